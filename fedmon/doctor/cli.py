@@ -395,9 +395,6 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     option, live = dir_option(folder.path), None
     try:
         status = state_of(Shell("doctor", folder, as_json=True))
-    except FedmonError as error:
-        yield failed("node", str(error), "look into the node's log")
-    else:
         live = status["live"]
         if obeyed := status["policy"]["researchers"]:
             yield ok("policy", f"obeys {', '.join(obeyed)}")
@@ -407,6 +404,8 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         yield from (failed("node", trouble) for trouble in troubles(status))
         if live is None:
             yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
+    except FedmonError as error:
+        yield failed("node", str(error), "look into the node's log")
     if live is None:
         topic = topics.status(settings.id)
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.broker.engine import MosquittoEngine
+from fedmon.node.owner.control import ControlServer
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
@@ -233,7 +234,7 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     (folder / "table.csv").unlink()
     (folder / "state.sqlite").write_bytes(b"damaged")
 
-    done = fedmon_here("doctor", "--dir", str(folder))
+    done = fedmon_here("doctor", "--dir", folder, "--timeout", 1)
 
     assert "WARNING  policy: the node accepts no researcher" in done.stdout
     assert f"-> allow one with: fedmon node policy allow RESEARCHER --dir {folder}\n" in done.stdout
@@ -244,9 +245,24 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     assert done.stdout.endswith("3 of 6 checks failed\n")
     assert done.returncode == 1
     with files_of_at_most(0):
-        full = fedmon_here("doctor", "--dir", str(folder))
+        full = fedmon_here("doctor", "--dir", folder, "--timeout", 1)
     assert "FAILED   node: cannot write" in full.stdout
     assert "FAILED   connection: cannot connect to the broker at" in full.stdout, "which needs no room on the disk"
+
+
+def test_a_node_that_runs_an_older_fedmon_is_to_be_restarted(tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "old", url=f"mqtt://127.0.0.1:{free_port()}")
+    older = ControlServer(folder, lambda *_: {"datasets": [], "live": None, "policy": {}})
+    older.start()
+    try:
+        doctor = fedmon_here("doctor", "--dir", folder, "--timeout", 1)
+        status = fedmon_here("node", "status", "--dir", folder)
+    finally:
+        older.stop()
+
+    assert "FAILED   node: the daemon does not tell 'researchers'; another fedmon runs here: restart" in doctor.stdout
+    assert "FAILED   connection: cannot connect to the broker at" in doctor.stdout
+    assert "the daemon does not tell 'set_aside'; another fedmon runs here: restart" in status.stderr
 
 
 @pytest.mark.parametrize("option", ["--broker", "--settings"])

@@ -376,9 +376,9 @@ class OwnerCommands:
     ) -> Document:
         """Decide about exact bytes, with the researchers' messages in the outbox.
 
-        An approval names the plan by its whole id, which stands for one digest, or by that, and gives the ``grant``
-        that the owner saw, or else the one that these terms propose now. It is refused if it would answer an open
-        request that is not among those ``asked`` that the owner saw.
+        An approval names the plan by its whole id or digest, and gives the ``grant`` that the owner saw, or else the
+        one that these terms propose now. It is refused if it would answer an open request that is not among those
+        ``asked`` that the owner saw.
         """
         registers = self.registers
         with registers.database.transaction():

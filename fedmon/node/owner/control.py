@@ -7,6 +7,7 @@ is answered by ``{"result": {...}}`` or by ``{"error": {"message": ..., "type": 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import select
@@ -61,7 +62,7 @@ class ControlError(FedmonError):
 
 
 class _Told(dict[str, Any]):
-    """The result of a command, which a daemon of an older fedmon may tell only in part."""
+    """A JSON object of a response, which a daemon of an older fedmon may tell only in part."""
 
     def __missing__(self, key: str) -> object:
         raise FedmonError(f"the daemon does not tell {key!r}; {RESTART}")
@@ -192,9 +193,10 @@ def call_daemon(folder: Path, command: str, /, *, timeout_s: float = 30.0, **arg
     deadline = Deadline(READ_WITHIN_S)
     while True:
         with _connection(folder, timeout_s) as connection:
-            response = _response(connection, folder, command, args)
+            line = _response(connection, folder, command, args)
+        response: dict[str, _Told] = json.loads(line, object_hook=_Told)
         if "error" not in response:
-            return _Told(response["result"])
+            return response["result"]
         error = ControlError(response["error"])
         if "unknown field" in str(error):
             raise ControlError({**error.facts(), "message": f"{error}; {RESTART}"})
@@ -230,9 +232,7 @@ def _connection(folder: Path, timeout_s: float) -> socket.socket:
     return connection
 
 
-def _response(
-    connection: socket.socket, folder: Path, command: str, args: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+def _response(connection: socket.socket, folder: Path, command: str, args: Mapping[str, Any]) -> bytes:
     line, what = b"", f"'{command}'; look whether it was carried out, and at its log"
     try:
         connection.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
@@ -245,7 +245,7 @@ def _response(
         pass
     if not line.endswith(b"\n"):
         raise NoAnswerError(f"the daemon of {folder} went away before it answered {what}")
-    return msgspec.json.decode(line, type=dict[str, dict[str, Any]])
+    return line
 
 
 @contextlib.contextmanager

@@ -102,8 +102,9 @@ def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_d
             call_daemon(tmp_path, "unsound")
         with pytest.raises(ControlError, match=r"unknown field .*; another fedmon runs here: restart it with"):
             call_daemon(tmp_path, "newer", asked=[])
-        with pytest.raises(FedmonError, match="does not tell 'release'; another fedmon runs here: restart it with"):
-            call_daemon(tmp_path, "plan-show")["release"]
+        for told in (call_daemon(tmp_path, "plan-show"), call_daemon(tmp_path, "status", live={})["live"]):
+            with pytest.raises(FedmonError, match="does not tell 'new'; another fedmon runs here: restart it with"):
+                told["new"]
         assert _answered(tmp_path) == PONG
 
     assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}

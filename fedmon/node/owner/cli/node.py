@@ -152,7 +152,9 @@ def status(shell: Shell) -> None:
 
 def state_of(shell: Shell) -> dict[str, Any]:
     """Return the state of the node, with the reason of each dataset that no plan gets."""
-    return {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
+    state = shell.call("status")
+    state["unusable"] = problems(shell, shell.call("dataset-list")["datasets"])
+    return state
 
 
 @verb(app, "quota")
