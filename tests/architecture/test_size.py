@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26072, 119, 16458),
     "plan": (1268, 8, 845),
     "report": (8984, 50, 5617),
-    "researcher": (9786, 46, 6416),
+    "researcher": (9787, 46, 6415),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

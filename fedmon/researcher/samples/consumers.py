@@ -126,8 +126,9 @@ class SampleConsumer(Closing):
     def _tell_unmatched(self) -> None:
         """Warn of each wanted metric that none of the samples has, if any came."""
         if self._unmatched and self._chosen_from:
-            metrics = joined(sorted(self._unmatched), last=" or ")
-            logger.warning("none of %d samples has a metric %s", self._chosen_from, metrics)
+            logger.warning(
+                "none of %d samples has a metric %s", self._chosen_from, joined(sorted(self._unmatched), last=" or ")
+            )
 
 
 class Consumers:
