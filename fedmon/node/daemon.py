@@ -331,6 +331,8 @@ class Daemon:
         )
         allows = partial(Throttle(burst=50, per_s=5.0).allows, "log")
         self._logs = OutgoingLogHandler(self._send_log, level=self._node.policy.log_level, allows=allows)
+        # Presence tells others of a connection; after a restart of the broker each node would send a record.
+        self._logs.addFilter(lambda record: record.name != BrokerConnection.__module__)
 
     def run(self) -> None:
         """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""
@@ -426,7 +428,7 @@ class Daemon:
         return self._transport.publish(topic, payload, qos=0)
 
     def _send_log(self, level: str, name: str, text: str, _created: float) -> None:
-        if not self._node.policy.log_leaves(level) or not self._transport.is_connected:
+        if not self._transport.is_connected:
             return
         record = LogRecord(
             node_id=self._settings.id,

@@ -12,6 +12,7 @@ import pytest
 from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
 from tests.support.brokers import Broker, answering
+from tests.support.listener import Listener
 from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
@@ -48,7 +49,11 @@ def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_
 def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    with Proxy(mosquitto.port) as link, RawResearcher(mosquitto) as raw:
+    with (
+        Proxy(mosquitto.port) as link,
+        RawResearcher(mosquitto) as raw,
+        Listener(mosquitto, "general/logger/#") as told,
+    ):
         with NodeProcess(write_node_folder(tmp_path / "far", url=link.url)) as node:
 
             def reported_after_a_cut() -> str:
@@ -67,6 +72,7 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
         assert re.search(r"([3-9]|\d\d) connections in a row ended within 2 s", reported)
         assert "FLAPPING" in shown
         assert node.log().count("connections in a row ended within 2 s") == 1
+        assert told.logs("far") == []
 
 
 def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tmp_path: Path) -> None:

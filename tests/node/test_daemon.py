@@ -16,6 +16,7 @@ from tests.node.runs.run_desks import bench, digest
 from tests.support.brokers import Broker
 from tests.support.databases import execute
 from tests.support.envelopes import approval
+from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import document_here
@@ -132,9 +133,14 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
 def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "m", url=mosquitto.url)
-    with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
+    with (
+        NodeProcess(folder) as node,
+        mosquitto.researcher(tmp_path) as fed,
+        Listener(mosquitto, "general/logger/#") as told,
+    ):
         wait_until(lambda: "m" in fed.nodes())
-        write_node_folder(folder, node_id="other", url=mosquitto.url, recording={"enabled": False})
+        others = {"recording": {"enabled": False}, "policy": {"log_level": "NONE"}}
+        write_node_folder(folder, node_id="other", url=mosquitto.url, **others)
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
 
@@ -148,6 +154,8 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
         (folder / "node.toml").chmod(0o644)
         node.signal(signal.SIGHUP)
         wait_until(lambda: f"the settings stay as they were: {folder / 'node.toml'} is open to other" in node.log())
+        assert fed.ping(nodes=["m"]).ok
+        assert [each["level"] for each in told.logs("m")] == ["WARNING"]  # of before, no error now
 
 
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:

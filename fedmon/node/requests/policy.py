@@ -71,10 +71,6 @@ class Policy:
         """Tell whether a series such as ``host_load_ratio{cpu="0"}`` may leave, by the name of its metric."""
         return self._metrics.fullmatch(series.partition("{")[0]) is not None
 
-    def log_leaves(self, level: str) -> bool:
-        """Tell whether a log record of this level may leave; an unknown level does not."""
-        return logging.getLevelNamesMapping().get(level, 0) >= self.log_level
-
     def describe(self) -> tuple[str, ...]:
         """Return the rules as lines for the owner to read."""
         settings = self.settings

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import pytest
 
+from fedmon.common.log import LEVELS
 from fedmon.common.settings.values import PolicySettings
 from fedmon.node.requests.policy import Policy
 
@@ -51,19 +54,11 @@ def test_a_metric_leaves_by_its_name_before_the_labels(patterns: list[str], seri
     assert [policy.metric_leaves(series), policy.metric_leaves(series)] == [leaves, leaves]
 
 
-@pytest.mark.parametrize(
-    ("lowest", "level", "leaves"),
-    [
-        ("WARNING", "WARNING", True),
-        ("WARNING", "ERROR", True),
-        ("WARNING", "INFO", False),
-        ("WARNING", "no level", False),
-        ("DEBUG", "DEBUG", True),
-        ("NONE", "CRITICAL", False),
-    ],
-)
-def test_a_log_record_leaves_from_the_lowest_level_on(lowest: str, level: str, leaves: bool) -> None:
-    assert _policy(log_level=lowest).log_leaves(level) is leaves
+@pytest.mark.parametrize(("lowest", "leaving"), [("DEBUG", LEVELS), ("WARNING", LEVELS[2:]), ("NONE", ())])
+def test_a_log_record_leaves_from_the_lowest_level_on(lowest: str, leaving: tuple[str, ...]) -> None:
+    level = _policy(log_level=lowest).log_level
+
+    assert tuple(each for each in LEVELS if logging.getLevelName(each) >= level) == leaving
 
 
 def test_the_owner_reads_every_rule() -> None:
