@@ -66,6 +66,7 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
             reported, shown = wait_until(reported_after_a_cut, what="the report"), screen(node)
             link.heal()
             wait_until(lambda: not node.live()["flapping"], what="a connection that lasts")
+            wait_until(lambda: "lasts again" in node.log(), what="a warning that it lasts")
             raw.replies.clear()
             wait_until(raw.answered, what="the node to answer")
 

@@ -247,6 +247,8 @@ class BrokerConnection:
                 wanted = dict(self._subscriptions)
             if client.open(host, wanted):
                 self._came_up(client, wanted, host)
+                if self.flapping and not client.closed.wait(self._lasting_s):
+                    logger.warning("the connection to the broker at %s lasts again", host)
                 client.closed.wait()
             cause = client.cause
         except (OSError, FedmonError, RuntimeError, ValueError) as error:  # such as too many open files, or threads
