@@ -139,8 +139,8 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
         Listener(mosquitto, "general/logger/#") as told,
     ):
         wait_until(lambda: "m" in fed.nodes())
-        others = {"recording": {"enabled": False}, "policy": {"log_level": "NONE"}}
-        write_node_folder(folder, node_id="other", url=mosquitto.url, **others)
+        silent = {"log_level": "NONE"}
+        write_node_folder(folder, node_id="other", url=mosquitto.url, recording={"enabled": False}, policy=silent)
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
 
