@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,21 +120,18 @@ def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
 
 def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
-    copy = sound = stage / "copy.sqlite"  # no name of a merged recording
-    try:
+    with tempfile.TemporaryDirectory(dir=stage) as folder:
+        copy = sound = Path(folder, "copy")
         is_whole = _copied(path, copy)
         if has_damage := is_damaged(copy):
-            sound = stage / "sound.sqlite"
+            sound = Path(folder, "sound")
         with contextlib.closing(RecordingFile(sound, read_only=False)) as opened:  # makes the tables of an empty one
             if has_damage:
                 salvage(copy, into=opened)
         samples = join.add(sound, check=has_damage)
-        if not is_whole:
-            return "it was being written: merge again for more"
-        return f"damaged: {samples} samples could be read" if has_damage else ""
-    finally:
-        for each in stage.glob("*.sqlite*"):
-            each.unlink()
+    if not is_whole:
+        return "it was being written: merge again for more"
+    return f"damaged: {samples} samples could be read" if has_damage else ""
 
 
 def _copied(path: Path, copy: Path) -> bool:

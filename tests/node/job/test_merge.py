@@ -55,7 +55,7 @@ def merged(folder: JobFolder) -> dict[str, list[int]]:
         return {node: seqs(recording.read(node)) for node in sorted({one.node_id for one in recording.extents()})}
 
 
-@pytest.mark.parametrize("key", ["4711", "copy"])
+@pytest.mark.parametrize("key", ["4711", "copy", "run.sqlite"])
 def test_everything_of_all_hosts_is_in_the_merged_recording(tmp_path: Path, key: str) -> None:
     folder = JobFolder(tmp_path, None, key)
     folder.make()
