@@ -151,11 +151,10 @@ def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> l
         for back in (np.flatnonzero(np.diff(steps) < 0) + 1).tolist():
             if not is_joined and not _goes_on(steps[back], steps[begins[-1]], steps[back - 1]):
                 begins.append(back)
-        for part in np.split(np.arange(len(steps)), begins[1:]):
+        for more, part in enumerate(np.split(np.arange(len(steps)), begins[1:])):
             at, places, counts = np.unique(steps[part], return_inverse=True, return_counts=True)
-            found.append(LearningCurve(node_id, number + again, at, np.bincount(places, values[part]) / counts))
-            again += 1
-        again -= 1
+            found.append(LearningCurve(node_id, number + again + more, at, np.bincount(places, values[part]) / counts))
+        again += len(begins) - 1
     return found
 
 
