@@ -9,7 +9,6 @@ import os
 import pkgutil
 import sys
 import threading
-from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
@@ -88,7 +87,7 @@ class ResourceFactory:
         """
         with cls._lock:  # a plug-in may ask for a type while it is loaded
             for part in filter(str.strip, os.environ.get("NEPI_SEARCH_PATH", "").split(os.pathsep)):
-                folder = str(Path(part).expanduser().absolute())
+                folder = os.path.abspath(os.path.expanduser(part))  # noqa: PTH100, PTH111 - pathlib raises for ~nobody
                 if folder not in cls._searched:
                     cls._searched.add(folder)
                     cls._search(folder)

@@ -117,7 +117,7 @@ def read_inputs(path: Path) -> dict[str, Any]:
 
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-    except (ImportError, OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (ImportError, OSError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInputError(f"{path} holds no inputs: {error}") from None
 
 

@@ -253,13 +253,13 @@ def test_a_plugin_that_cannot_be_used_is_logged_in_one_line_and_the_others_are_u
     plugin(tmp_path / "taken.py", "Machine", prefix="test")
     (tmp_path / "broken.py").write_text(content)
 
-    monkeypatch.setenv("NEPI_SEARCH_PATH", f"{tmp_path}:{tmp_path}/nowhere")
+    monkeypatch.setenv("NEPI_SEARCH_PATH", f"{tmp_path}:~nobody-here")
     ResourceFactory.populate()
 
     broken, taken, nowhere = caplog.records
     assert f"plug-in {tmp_path}/broken cannot be loaded: " in broken.getMessage()
     assert f"plug-in {tmp_path}/taken cannot be loaded: the type test::Machine is taken" in taken.getMessage()
-    assert f"the folder {tmp_path}/nowhere of NEPI_SEARCH_PATH does not exist" in nowhere.getMessage()
+    assert "/~nobody-here of NEPI_SEARCH_PATH does not exist" in nowhere.getMessage()
     assert not broken.exc_info
     assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
     assert ResourceFactory.get_resource_type("test::Machine") is Machine

@@ -10,6 +10,7 @@ import json
 import tracemalloc
 import types
 import zipfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.plan.parcels import InvalidValuesError, TooLargeError, contents, pack, unpack
+from fedmon.common.errors import InvalidInputError
+from fedmon.plan.parcels import InvalidValuesError, TooLargeError, contents, pack, read_inputs, unpack
 from tests.plan.trials import packed
 
 ARRAYS: dict[str, Any] = {
@@ -162,6 +164,11 @@ def test_what_does_not_travel_is_refused_by_its_place(what: str) -> None:
         pack(values)
 
     assert message in str(refused.value)
+
+
+def test_inputs_in_the_home_of_an_unknown_user_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match="nobody-here"):
+        read_inputs(Path("~nobody-here/w.npz"))
 
 
 def test_the_deepest_values_that_are_packed_are_read() -> None:
