@@ -33,12 +33,20 @@ if TYPE_CHECKING:
 ROUND_TRIPS = 20
 SLOW_S = 0.04
 PRODUCT_WITHIN_S = 1.0
-AMQP_PORT, NATS_PORT = 5672, 4222
-AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
 _RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00.([\w.+-]{1,32})", re.DOTALL)
 _NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
-RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
+_QUORUM = "RabbitMQ {} runs there: in a cluster, name all hosts in the url and set mqtt.durable_queue_type = quorum"
+_CONSUMERS = "NATS {} runs there: each node needs a consumer, and an account has 1000 unless max_consumers is set"
+_PRODUCTS = (
+    (5672, b"AMQP\x00\x00\x09\x01", _RABBITMQ, "sessions", _QUORUM),
+    (4222, b"", _NATS, "limits", _CONSUMERS),
+)
+"""Port, opening and greeting of a product's main protocol, and the name and text of its check."""
+RIGHTS_ADVICE = (
+    "ask the broker's operator whether the access list lets this party read and write its own topics; a monitor or "
+    "admin may not, and has `fedmon nodes` and `watch`"
+)
 CLOCK_TOLERANCE_S = 5.0
 PROBE = b"a file of fedmon doctor\n"
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
@@ -163,29 +171,12 @@ class EchoClient:
 
 
 def products(broker: BrokerSettings) -> Iterator[Check]:
-    """Check the needs of RabbitMQ or NATS, where one answers at the port of its main protocol."""
+    """Tell the needs of RabbitMQ or NATS, where one answers at the port of its main protocol."""
     for host in broker.hosts:
-        rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER))
-        nats = _NATS.search(_greeting(host.host, NATS_PORT, b""))
-        if rabbitmq and len(broker.hosts) == 1:
-            yield warning(
-                "sessions",
-                f"RabbitMQ {rabbitmq[1].decode()} is there; with one host in the url sessions end with that host",
-                "if the host is part of a cluster, name all of its hosts in the url",
-            )
-        elif rabbitmq:
-            yield ok(
-                "sessions",
-                f"RabbitMQ {rabbitmq[1].decode()}; sessions survive a host if mqtt.durable_queue_type is quorum",
-            )
-        if nats:
-            yield warning(
-                "limits",
-                f"NATS {nats[1].decode()} lets in about 1000 nodes by default: each has a consumer of QoS 1",
-                "for more nodes raise jetstream max_consumers of the account",
-            )
-        if rabbitmq or nats:
-            return
+        for port, opening, greeting, name, needs in _PRODUCTS:
+            if found := greeting.search(_greeting(host.host, port, opening)):
+                yield ok(name, needs.format(found[1].decode()))
+                return
 
 
 def _greeting(host: str, port: int, opening: bytes) -> bytes:

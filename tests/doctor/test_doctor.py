@@ -110,31 +110,27 @@ NATS = b'INFO {"server_id":"NCEU5","version":"2.15.1","proto":1,"jetstream":true
 
 
 @pytest.mark.parametrize(
-    ("port", "greeting", "hosts", "check"),
+    ("port", "greeting", "name", "found"),
     [
-        (5672, RABBITMQ, 1, ("sessions", "warning", "RabbitMQ 3.10.8", "name all of its hosts")),
-        (5672, RABBITMQ, 2, ("sessions", "ok", "RabbitMQ 3.10.8; sessions survive", "")),
-        (4222, NATS, 1, ("limits", "warning", "NATS 2.15.1 lets in about 1000", "max_consumers")),
+        (5672, RABBITMQ, "sessions", "RabbitMQ 3.10.8 runs there: in a cluster, name all hosts in the url"),
+        (4222, NATS, "limits", "NATS 2.15.1 runs there: each node needs a consumer"),
     ],
-    ids=["rabbitmq", "rabbitmq-cluster", "nats"],
+    ids=["rabbitmq", "nats"],
 )
-def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int, check: tuple[str, ...]) -> None:
+def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, name: str, found: str) -> None:
     address = other_loopback()
-    url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
 
     with greeter(greeting, address=address, port=port):
-        _, checks = diagnosed("--broker", url, "--timeout", "1")
-    name, verdict, found, advice = check
+        _, checks = diagnosed("--broker", f"mqtt://{address}:{free_port()}", "--timeout", "1")
 
-    assert checks[name]["verdict"] == verdict
-    assert found in checks[name]["found"]
-    assert advice in checks[name]["advice"]
+    assert checks[name]["verdict"] == "ok"
+    assert checks[name]["found"].startswith(found)
 
 
 @pytest.mark.parametrize(
     ("line", "name", "advice"),
     [
-        ("acl_file acl", "QoS 0", "whether the access list lets this party read and write"),
+        ("acl_file acl", "QoS 0", "this party read and write its own topics; a monitor or admin may not"),
         ("max_packet_size 20000", "payload", "raise the broker's packet size limit"),
         ("retain_available false", "retained", "use another broker"),
     ],
