@@ -110,22 +110,21 @@ class Controller:
         self._complaints = Complaints()
         self._actor, self._is_running = Actor("fedmon-controller"), False
         self._session: requests.Session | None = None
-        self._stop_by: Deadline | None = None
         self._retry, self._next_attempt = Backoff(FIRST_RETRY_S, longest_s=LAST_RETRY_S, jitter=0.5), 0.0
 
     def start(self) -> None:
         """Start the thread; does nothing while it runs."""
         if not self._is_running:
-            self._stop_by, self._actor, self._is_running = None, Actor("fedmon-controller"), True
+            self._actor, self._is_running = Actor("fedmon-controller"), True
             self._actor.post(self._send)
             self._actor.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Send waiting statuses while that succeeds, drop the rest, and end the thread, within about ``timeout_s``."""
+        """Send waiting statuses while that succeeds, for up to ``timeout_s``, drop the rest, and end the thread."""
         # Another thread may start a new one as soon as none runs.
-        actor, self._stop_by, self._is_running = self._actor, Deadline(timeout_s), False
+        actor, self._is_running = self._actor, False
         actor.post(self._close)
-        if not actor.close(timeout_s=timeout_s + 0.1):
+        if not actor.close(timeout_s=timeout_s):
             logger.warning("a request to the controller is left to its timeout")
         self._drop_all()
 
@@ -178,7 +177,7 @@ class Controller:
         while time.monotonic() >= self._next_attempt:
             with self._lock:
                 body = self._waiting[0] if self._waiting else None
-            if body is None or (self._stop_by is not None and (self._retry.attempts or self._stop_by.passed())):
+            if body is None:
                 return
             answer = self._post(self._status_url, body)
             if not _is_final(answer):
@@ -203,9 +202,8 @@ class Controller:
             self._session.verify = ssl.get_default_verify_paths().cafile or True  # SSL_CERT_FILE, else the system's
             agent = f"NEBULA Participant {self._idx}"
             self._session.headers.update({"Content-Type": "application/json", "User-Agent": agent})
-        timeout_s = self._timeout_s if self._stop_by is None else min(self._timeout_s, self._stop_by.left_s() + 0.05)
         try:
-            with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
+            with self._session.post(url, body, timeout=self._timeout_s, allow_redirects=False, stream=True) as response:
                 # A connection is kept only if its answer was read to the end.
                 for _ in itertools.islice(response.iter_content(8192), _MOST_CHUNKS):
                     pass

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import inspect
 import logging
 import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,9 +47,8 @@ logger = logging.getLogger(__name__)
 QUEUE_LIMIT = 10_000
 MAX_WAITING = 256
 """Ticks that a busy event loop may lag behind before the oldest is dropped."""
-SINK_TIMEOUT_S, COUNT_TIMEOUT_S = 5.0, 1.0
-LEFT_ALONE_S = 30.0
-"""A sink or connection manager that hung is not called for so long, because it would delay every report."""
+SINK_TIMEOUT_S, LEFT_ALONE_S = 5.0, 30.0
+"""The longest call of a sink or connection manager, and how long one that hung is not called again."""
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED, FINISHED_WITHIN_S = "user_scenario_finished", 10.0
@@ -143,58 +143,48 @@ class Ticks:
         return Tick(samples[HOST_STREAM].t, samples[HOST_STREAM].mono, {**self._held, **values})
 
 
-class Sinks:
-    """Hands values to each sink in turn; one that fails, hangs or cannot log never stops the others.
+class UserCalls:
+    """Calls objects of a program, plain or async, each for at most ``timeout_s``.
 
-    A sink has ``log_data(values)``, plain or async, and may take ``t`` beside them; a logger that has only
-    ``log_metrics(values, step)`` (the stock CSV logger) gets the number of the sample as its step. A trainer's
-    ``logger`` is looked up each time, because trainers change theirs.
+    One that fails is logged, and one that hangs is not called for a while.
     """
 
-    def __init__(self, trainer: Callable[[], object], sinks: Sequence[object], *, timeout_s: float) -> None:
-        self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._complaints = Complaints()
         self._left_alone: dict[int, float] = {}
 
-    async def log(self, values: Reported) -> None:
-        """Hand values to every sink, and wait for those that are async, each at most ``timeout_s``."""
-        for sink in self._present():
-            if time.monotonic() < self._left_alone.get(id(sink), 0.0):
-                continue
-            try:
-                done = _write(sink, values)
-                if inspect.isawaitable(done):
-                    await self._finish(done, sink)
-            except Exception as error:  # a user's callback: the reporter goes on
-                text = f"sink {type(sink).__name__} failed: {type(error).__name__}: {error}"
-                self._complaints.log(f"{id(sink)} {error!r:.80}", text)
-                logger.debug("a sink failed", exc_info=True)
+    async def call(self, target: object, function: Callable[[], Any]) -> Any:
+        """Return the result of a function of ``target``; None if it fails, or hung lately."""
+        if time.monotonic() < self._left_alone.get(id(target), 0.0):
+            return None
+        try:
+            found = function()
+            return await self._finish(found, target) if inspect.isawaitable(found) else found
+        except Exception as error:  # the program's own object: the reporter goes on
+            text = f"{type(target).__name__} failed: {type(error).__name__}: {error}"
+            self._complaints.log(f"{id(target)} {error!r:.80}", text)
+            logger.debug("an object of the program failed", exc_info=True)
+            return None
 
-    async def _finish(self, pending: Awaitable[object], sink: object) -> None:
-        """Wait for an async sink. Raises its error, and TimeoutError."""
+    async def _finish(self, pending: Awaitable[object], target: object) -> object:
+        """Wait for an async function. Raises its error, and TimeoutError."""
         task = asyncio.ensure_future(pending)
         try:
-            # A sink that cancels itself must not look as if the reporter had been cancelled.
+            # One that cancels itself must not look as if the reporter had been cancelled.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
             task.cancel()
         if not done:
-            self._left_alone[id(sink)] = time.monotonic() + LEFT_ALONE_S
+            self._left_alone[id(target)] = time.monotonic() + LEFT_ALONE_S
             raise TimeoutError(f"it took more than {self._timeout_s:g} s")
         if task.cancelled():
             raise RuntimeError("it cancelled itself")
-        task.result()
-
-    def _present(self) -> list[object]:
-        trainer = self._trainer()
-        found = getattr(trainer, "logger", None)
-        if found is None and hasattr(trainer, "log_data"):
-            found = trainer
-        loggers = found if isinstance(found, list | tuple) else [found]
-        return [sink for sink in [*loggers, *self._sinks] if sink is not None]
+        return task.result()
 
 
 def _write(sink: Any, values: Reported) -> object:
+    """Hand values to a sink: to its ``log_data``, with ``t`` if it takes that, else with their number as a step."""
     if not callable(getattr(sink, "log_data", None)):
         return sink.log_metrics(values, step=values.seq)
     with contextlib.suppress(ValueError):  # a builtin that has no signature
@@ -278,10 +268,10 @@ class Reporter:
         self._controller = Controller(
             status_url=own.status_url, done_url=own.done_url, idx=own.idx, timeout_s=http_timeout_s, backlog=backlog
         )
-        self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
+        self._sinks, self._calls = sinks, UserCalls(timeout_s=sink_timeout_s)
         self._traffic, self._queue = Traffic(), asyncio.Queue[tuple[str, Any, float]]()
         self._values_dropped = self._count = self._logged = self._statuses = self._connections = 0
-        self._is_finished, self._complaints, self._ask_again_at = False, Complaints(), 0.0
+        self._is_finished, self._complaints = False, Complaints()
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._reporter_task: asyncio.Task[None] | None = None
         self._ticks: Ticks | None = None
@@ -510,22 +500,26 @@ class Reporter:
             await self._log(values, tick.t, tick.mono)
 
     async def _log(self, values: Mapping[str, Any], t: float, mono: float) -> None:
-        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self.node_id, seq=self._logged))
+        reported = Reported(values, t=t, mono=mono, node_id=self.node_id, seq=self._logged)
+        for sink in self._present_sinks():
+            await self._calls.call(sink, functools.partial(_write, sink, reported))
         self._logged += 1
+
+    def _present_sinks(self) -> list[object]:
+        """Return the trainer's loggers, looked up each time because trainers change theirs, and the other sinks."""
+        found = getattr(self.trainer, "logger", None)
+        if found is None and hasattr(self.trainer, "log_data"):
+            found = self.trainer
+        loggers = found if isinstance(found, list | tuple) else [found]
+        return [sink for sink in [*loggers, *self._sinks] if sink is not None]
 
     async def _neighbours(self) -> int | None:
         """Return the number of direct connections; None without a manager, or if it fails."""
         manager: Any = self.cm
-        try:
-            if manager is None or time.monotonic() < self._ask_again_at:
-                return None
-            found = manager.get_addrs_current_connections(only_direct=True)
-            return len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
-        except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
-            if isinstance(error, TimeoutError):
-                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
-            self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
+        if manager is None:
             return None
+        found = await self._calls.call(manager, lambda: manager.get_addrs_current_connections(only_direct=True))
+        return len(found) if isinstance(found, Sized) else None
 
     # --- broker and controller ---------------------------------------------------------------------------------------
 
