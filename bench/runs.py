@@ -31,7 +31,7 @@ import numpy as np
 from bench.line import medians, print_line
 from fedmon.common.settings.broker import BrokerHost, BrokerSettings
 from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
-from fedmon.demo.hospitals import DATA, HOSPITALS
+from fedmon.demo.cli import DATA, HOSPITALS
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
@@ -95,11 +95,11 @@ def party(names: Sequence[str], *, repository: str | None = None, tables: bool =
         broker = Broker("mosquitto", folder / "broker")
         stack.callback(broker.stop)
         nodes = []
-        for number, node_id in enumerate(names):
+        for node_id in names:
             urls = {"allowed_urls": [repository], "url": repository} if repository else {}
             made = write_node_folder(folder / node_id, url=broker.url, runs={}, repository=urls)
             if tables:
-                _offer(made, HOSPITALS[number].file)
+                _offer(made, f"{node_id.replace('hospital-', 'breast_cancer_')}.csv")
             nodes.append(stack.enter_context(NodeProcess(made)))
         settings = ResearcherSettings(
             id="bench",
@@ -218,7 +218,7 @@ def federated_round(rounds: int) -> None:
     assert spec.loader is not None
     example: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    with party([hospital.node_id for hospital in HOSPITALS], tables=True) as made:
+    with party(list(HOSPITALS), tables=True) as made:
         made.approve(example.PLAN)
         taken: list[float] = []
         for _ in range(rounds):

@@ -89,7 +89,7 @@ def test_a_demo_without_numpy_names_the_extra_that_brings_it(monkeypatch: pytest
 
 def test_a_demo_without_room_for_its_files_names_their_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("fedmon.demo.hospitals.DATA", tmp_path / "file")
+    monkeypatch.setattr("fedmon.demo.cli.DATA", tmp_path / "file")
 
     done = fedmon_here("demo")
 
