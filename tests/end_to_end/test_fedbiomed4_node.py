@@ -123,18 +123,6 @@ def test_a_search_without_a_match_is_met_with_silence(researcher: V4Researcher) 
     assert [message["command"] for message in researcher.heard] == ["pong"]
 
 
-def test_two_researchers_get_each_a_reply_under_their_own_id(lasting_broker: Broker, researcher: V4Researcher) -> None:
-    with V4Researcher(lasting_broker, "another_v4") as another:
-        another.send(another.request("ping", sequence=1))
-        researcher.send(researcher.request("ping", sequence=2))
-
-        wait_until(lambda: len(researcher.replies("pong")) == 2, what="two pongs")
-    assert {(pong["researcher_id"], pong["sequence"]) for pong in researcher.replies("pong")} == {
-        ("another_v4", 1),
-        ("researcher_v4", 2),
-    }
-
-
 @pytest.mark.parametrize("name", ["train", "secagg"])
 def test_training_and_secure_aggregation_are_refused_with_a_reason(researcher: V4Researcher, name: str) -> None:
     error = researcher.ask(name, answer="error")
