@@ -25,6 +25,7 @@ BACKLOG = 600
 """Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""
 QUESTIONS = Bound(4_000, 32 * 2**20)
 """Requests that may wait for their answer."""
+REFUSAL = "this job or reporter only answers questions about its measurements; a reporter keeps none to send again"
 ASK_AGAIN_S = 0.5
 RETURN_S = 3.0
 """How long batches still wait after a lost connection is back: researchers are back that late, and cannot ask again."""
@@ -36,8 +37,8 @@ class BrokerLink:
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
     numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names its streams.
     ``monitor(request)`` answers `monitor`, on a dedicated thread, and `ping` is answered here; a researcher that asks
-    this party alone for something else is told ``refusal``. ``client_id`` is its name at the broker (default: node id
-    and 128 random bits). Safe from any thread.
+    this party alone for something else is refused. ``client_id`` is its name at the broker (default: node id and 128
+    random bits). Safe from any thread.
     """
 
     def __init__(
@@ -48,12 +49,11 @@ class BrokerLink:
         boot: int,
         streams: Callable[[], list[str]],
         monitor: Callable[[Monitor], Reply | None] = lambda _request: None,
-        refusal: str = "this party only publishes its measurements",
         connections: int = 0,
         backlog: int = BACKLOG,
         client_id: str | None = None,
     ) -> None:
-        self._node_id, self._boot, self._monitor, self._refusal = node_id, boot, monitor, refusal
+        self._node_id, self._boot, self._monitor = node_id, boot, monitor
         self._throttle = Throttle(burst=50, per_s=10.0)
         self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
         self._actor.every(REFRESH_S, self._refresh)
@@ -177,7 +177,7 @@ class BrokerLink:
             return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
         reply = self._monitor(request) if isinstance(request, Monitor) else None
         if reply is None and is_asked_alone:
-            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, REFUSAL)
         return reply
 
     # --- on the connection's threads: they put and return ------------------------------------------------------------

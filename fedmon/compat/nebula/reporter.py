@@ -54,7 +54,6 @@ RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED, FINISHED_WITHIN_S = "user_scenario_finished", 10.0
 """The metric of the end of a scenario, and how long that end is repeated until it is confirmed."""
 CLOSE_WITHIN_S = 1.0
-REFUSAL = "this is a reporter: it publishes its metrics, and keeps nothing to send again"
 SLOWLY_READ = frozenset(
     {"host_temperature_celsius", *(f"host_filesystem_{what}_bytes" for what in ("size", "free", "available"))}
 )
@@ -543,7 +542,6 @@ class Reporter:
                 boot=self._boot,
                 streams=lambda: self._stream_names,
                 monitor=self._granted,
-                refusal=REFUSAL,
                 connections=self._connections,
             )
             self._link.start()

@@ -49,7 +49,6 @@ _LOOK_AGAIN_S = 2.0
 BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
-REFUSAL = "this is a job: it only answers questions about its measurements"
 _OPEN_WITHIN_S = 5.0
 _QUIET_S, _PULL_WITHIN_S = 5.0, 10.0
 """A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
@@ -331,7 +330,6 @@ class JobStream:
             boot=pipeline.boot,
             streams=lambda: pipeline.streams,
             monitor=self._monitor,
-            refusal=REFUSAL,
             backlog=BACKLOG,
             # The access list of a broker with users makes "job-" and this its name in topics: all jobs may share one
             # user, and none speaks for a node.

@@ -107,7 +107,7 @@ async def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing
     assert expected == set()
     assert told.interval_s == 0.3
     assert pinged["node-3"].ok
-    assert "this is a reporter" in listed["node-3"].reason
+    assert "job or reporter" in listed["node-3"].reason
     job = next(sample for sample in samples if sample.stream.startswith("job-"))
     assert job.values["job_memory_rss_bytes"]
 
