@@ -109,7 +109,7 @@ def _until_error(checks: Iterator[Check]) -> Iterator[Check]:
     except ConnectionFailedError as error:
         yield failed("connection", str(error))
     except FedmonError as error:
-        yield failed("settings", str(error), "correct the named file or variable")
+        yield failed("settings", str(error), "correct the named file, variable or option")
 
 
 class EchoClient:
