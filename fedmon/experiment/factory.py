@@ -61,7 +61,7 @@ class ResourceFactory:
                 load()
         found = cls._resource_types.get(rtype)
         if found is None:
-            raise UnknownTypeError("no resource type", rtype, cls._resource_types)
+            raise UnknownTypeError("fedmon and NEPI_SEARCH_PATH have no resource type", rtype, cls._resource_types)
         return found
 
     @classmethod
