@@ -21,7 +21,8 @@ import msgspec
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.metrics.sample import USER_STREAM, Sample
 from fedmon.common.metrics.series import metric_name, series
-from fedmon.common.settings.broker import BrokerSettings, broker_from_url
+from fedmon.common.settings.broker import BrokerSettings
+from fedmon.common.settings.sources import load_broker
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.compat.nebula.controller import BACKLOG, TIMEOUT_S, Complaints, Controller, status_body
@@ -206,13 +207,13 @@ class Reporter:
     """Measures this machine and its own processes, and reports them together with the values of a program.
 
     ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword from
-    ``report_frequency`` to ``node_id`` overrides the participant's key of that name. ``trainer.logger`` and each
-    of ``sinks`` get NEBULA's tags (see `view`); ``cm`` has the connections; ``broker`` (a URL or BrokerSettings) gets
-    our own metrics, values and presence under ``node_id``, which no other party there may use. ``generation`` chooses
-    the controller's paths and the names of the network's tags. The period differs from ``report_frequency`` by up to
-    ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes the choice. ``config_file`` is read
-    again, never written, each ``reload_every`` cycles. ``streams`` replaces the collectors. Its methods belong to one
-    event loop at a time. Raises SettingsError.
+    ``report_frequency`` to ``node_id`` overrides the participant's key of that name. ``trainer.logger`` and each of
+    ``sinks`` get NEBULA's tags (see `view`); ``cm`` has the connections; ``broker`` (BrokerSettings, or a URL that
+    FEDMON_BROKER_* variables complete) gets our own metrics, values and presence under ``node_id`` (default: the user
+    in the URL), which no other party there may use. ``generation`` chooses the controller's paths and the names of the
+    network's tags. The period differs from ``report_frequency`` by up to ``jitter_s`` or a tenth, so that many do not
+    report at once; ``seed`` fixes the choice. ``config_file`` is read again, never written, each ``reload_every``
+    cycles. ``streams`` replaces the collectors. Its methods belong to one event loop at a time. Raises SettingsError.
     """
 
     def __init__(
@@ -242,6 +243,10 @@ class Reporter:
         finished_within_s: float = FINISHED_WITHIN_S,
     ) -> None:
         self.config, self.trainer, self.cm, self._generation = config, trainer, cm, generation
+        if isinstance(broker, str):
+            broker = load_broker(broker, os.environ)
+            node_id = node_id or broker.username  # under another name a broker with users drops everything
+        self._broker = broker
         self._keywords: dict[str, Any] = {
             "report_frequency": report_frequency,
             "grace_time_reporter": grace_time_reporter,
@@ -260,8 +265,6 @@ class Reporter:
         others = [self._job] if streams is None else [name for name in streams if name != HOST_STREAM]
         self._stream_names = [HOST_STREAM, *others, USER_STREAM]
         self._boot = time.time_ns() // 1_000_000
-        self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
-        self._link: BrokerLink | None = None
         self._publisher = self._made_publisher()
         self._user_values = None if broker is None else UserValues(self._publisher.publish)
         self._controller = Controller(
@@ -272,11 +275,13 @@ class Reporter:
         self._values_dropped = self._count = self._logged = self._statuses = self._connections = 0
         self._is_finished, self._complaints = False, Complaints()
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
-        self._reporter_task: asyncio.Task[None] | None = None
-        self._ticks: Ticks | None = None
-        self._maker: JobMaker | None = None
 
     # --- state -------------------------------------------------------------------------------------------------------
+
+    _reporter_task: asyncio.Task[None] | None = None
+    _ticks: Ticks | None = None
+    _maker: JobMaker | None = None
+    _link: BrokerLink | None = None
 
     acc_bytes_sent, acc_bytes_recv = _counter("bytes_sent"), _counter("bytes_recv")
     acc_packets_sent, acc_packets_recv = _counter("packets_sent"), _counter("packets_recv")

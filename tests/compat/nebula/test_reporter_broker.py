@@ -27,6 +27,7 @@ from fedmon.researcher.samples.watch import LiveSample
 from tests.compat.nebula.reporters import HOST, participant, reported, reporter, until
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
+from tests.support.passwords import secret_file
 from tests.support.waiting import wait_until
 
 
@@ -167,6 +168,17 @@ async def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and
     await until(lambda: ours.counter >= 1)
     assert await ours.report_scenario_finished() is False
     await ours.stop()
+
+
+def test_a_reporter_has_the_name_of_its_user_and_the_password_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_PASSWORD_FILE", str(secret_file(tmp_path / "password", "of-ward-3")))
+
+    ours = Reporter(participant(), broker="mqtt://ward-3@127.0.0.1", streams={})
+
+    assert ours._broker is not None
+    assert (ours.node_id, ours._broker.password()) == ("ward-3", "of-ward-3")
 
 
 async def test_a_second_reporter_of_the_same_name_is_told_of_and_a_broker_that_hangs_is_none(
