@@ -196,14 +196,15 @@ class Controller:
         """Return the status code of the answer, 0 without one."""
         import requests  # takes a tenth of a second, so on this thread
 
-        if self._session is None:
-            self._session = requests.Session()
-            self._session.trust_env = False
-            self._session.verify = ssl.get_default_verify_paths().cafile or True  # SSL_CERT_FILE, else the system's
+        session = self._session  # a thread that was left to its timeout may close it after the next start
+        if session is None:
+            session = self._session = requests.Session()
+            session.trust_env = False
+            session.verify = ssl.get_default_verify_paths().cafile or True  # SSL_CERT_FILE, else the system's
             agent = f"NEBULA Participant {self._idx}"
-            self._session.headers.update({"Content-Type": "application/json", "User-Agent": agent})
+            session.headers.update({"Content-Type": "application/json", "User-Agent": agent})
         try:
-            with self._session.post(url, body, timeout=self._timeout_s, allow_redirects=False, stream=True) as response:
+            with session.post(url, body, timeout=self._timeout_s, allow_redirects=False, stream=True) as response:
                 # A connection is kept only if its answer was read to the end.
                 for _ in itertools.islice(response.iter_content(8192), _MOST_CHUNKS):
                     pass
