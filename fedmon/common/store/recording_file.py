@@ -107,7 +107,10 @@ class RecordingFile:
             logger.warning("damaged recording %s: %s", self.aside, salvage(self.aside, into=self))
 
     def close(self) -> None:
-        """Close the file; safe to call twice."""
+        """Close the file; safe to call twice. Unless others use it, it needs no log beside it from then on."""
+        if not self.read_only:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -197,7 +200,6 @@ class RecordingFile:
             if not connection.execute("PRAGMA user_version").fetchone()[0]:
                 connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
                 # Another process may have made the tables while this one waited for its turn.
                 if not connection.execute("PRAGMA user_version").fetchone()[0]:
@@ -206,11 +208,11 @@ class RecordingFile:
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")
                 connection.execute("COMMIT")
-            # The recording of an ended job has no log; a reader may hold it now.
+            connection.execute(_OURS).fetchone()
+            # A closed recording has no log; a reader may hold it now.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(_OURS).fetchone()
             failing.pop_all()
         return connection
 

@@ -72,7 +72,8 @@ def encode(batches: Sequence[Batch]) -> bytes:
         else:
             entries.append(len(part))
             parts.append(part)
-    stretches = _stretches(batches)
+    alike = itertools.groupby(batches, key=operator.attrgetter("reasons"))
+    stretches: Reasons = [(sum(len(batch.t) for batch in group), said) for said, group in alike]
     reasons = stretches if any(said for _, said in stretches) else []
     head = [_compressed(names), _compressed([entries, reasons, None])]
     return b"".join((*(len(part).to_bytes(4, "big") + part for part in head), *parts))
@@ -169,12 +170,6 @@ def _joined(columns: list[Any]) -> Column:
 def _column(batch: Batch, name: str) -> Column:
     column = batch.columns.get(name)
     return [None] * len(batch.t) if column is None else column
-
-
-def _stretches(batches: Sequence[Batch]) -> Reasons:
-    """Return the reasons of neighbouring batches, those that agree taken together."""
-    groups = itertools.groupby(batches, key=operator.attrgetter("reasons"))
-    return [(sum(len(batch.t) for batch in group), said) for said, group in groups]
 
 
 def _separated(reasons: Reasons, first: int, last: int) -> Iterator[tuple[int, int, dict[str, str]]]:

@@ -85,10 +85,7 @@ def _only_recording(folder: JobFolder) -> Path | None:
     try:
         with Recording(recordings[0], read_only=True) as recording:
             recording.extents()
-        # One file that needs no other beside it; a reader would leave SQLite's log there.
-        with contextlib.closing(sqlite3.connect(recordings[0])) as connection:
-            connection.execute("PRAGMA journal_mode = DELETE")
-    except (StorageError, sqlite3.Error):
+    except StorageError:
         return None
     return recordings[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import stat
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from fedmon.common.store.recording_file import LARGEST
 from fedmon.common.store.recording_reader import chooser
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, missing, seqs
 from tests.support.compaction import compact
+from tests.support.rights import as_nobody
 
 
 def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> None:
@@ -29,6 +31,19 @@ def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> N
 
     assert flat(found) == flat([given[0], given[1], given[3], given[2], given[4]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_recording_is_read_in_a_folder_where_its_reader_may_not_write() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # those of pytest are closed to other users
+        path = Path(folder, "shared.fmr")
+        with Recording(path) as recording:
+            recording.append([batch(0)])
+        path.chmod(0o444)
+        path.parent.chmod(0o555)
+
+        with as_nobody(), Recording(path, read_only=True) as recording:
+            assert seqs(recording.read()) == list(range(10))
 
 
 def test_pieces_in_any_order_and_overlapping_are_read_in_order_without_a_double(path: Path) -> None:
