@@ -32,9 +32,12 @@ ROW_SAMPLES, TARGET_SAMPLES = 60, 600
 """Most samples when short batches of one transaction are joined, and when rows are joined later."""
 _BUSY_TIMEOUT_S = 5.0
 _SUFFIXES = (".fmr", ".sqlite")  # how recordings are called
+_NO_LOG = "it needs a log beside it, which cannot be made in its folder: copy it to another"
 _CAUSES = {
     sqlite3.SQLITE_CORRUPT: "it is damaged; 'fedmon record' and 'fedmon job merge' save its readable part",
     sqlite3.SQLITE_NOTADB: "it is no database, so no recording: move it away or name another file",
+    sqlite3.SQLITE_READONLY: _NO_LOG,
+    sqlite3.SQLITE_CANTOPEN: _NO_LOG,
 }
 DROPPED_BY_SIZE = "dropped_by_size"
 DROPPED_BY_AGE = "dropped_by_age"
@@ -222,8 +225,8 @@ class RecordingFile:
 
     def _refuse_others(self) -> None:
         """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
-        if not self.path.exists():
-            raise StorageError(f"recording {self.path} not found")
+        if not os.access(self.path, os.R_OK, effective_ids=True):
+            raise StorageError(f"recording {self.path} not found, or you may not read it")
         with self.errors("read"):
             try:
                 application, version, objects = self._marks("ro")

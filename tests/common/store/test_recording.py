@@ -44,6 +44,9 @@ def test_a_recording_is_read_in_a_folder_where_its_reader_may_not_write() -> Non
 
         with as_nobody(), Recording(path, read_only=True) as recording:
             assert seqs(recording.read()) == list(range(10))
+        path.chmod(0)
+        with as_nobody(), pytest.raises(StorageError, match="you may not read it"):
+            Recording(path, read_only=True)
 
 
 def test_pieces_in_any_order_and_overlapping_are_read_in_order_without_a_double(path: Path) -> None:
