@@ -251,8 +251,8 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
 def replayed_run(run_dir: str | Path) -> ReplayedRun:
     """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
     where = at_home(run_dir).absolute()
-    if not (where / NAME).is_file():
-        raise StorageError(f"no run found in {where}: it has no {NAME}")
+    if not os.access(where / NAME, os.R_OK, effective_ids=True):
+        raise StorageError(f"no run found in {where}: it has no {NAME} that you may read")
     journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
     try:
         follower = Follower(where)
@@ -278,10 +278,9 @@ class Follower:
         self._on_event = on_event
         self.folder = at_home(run_dir).absolute()
         self.path = self.folder / NAME
-        if not self.path.is_file():
-            raise NotFoundError(
-                f"no run found in {self.folder}: it has no {NAME}; the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
-            )
+        if not os.access(self.path, os.R_OK, effective_ids=True):
+            where = "the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
+            raise NotFoundError(f"no run found in {self.folder}: it has no {NAME} that you may read; {where}")
         self._begin()
 
     @property

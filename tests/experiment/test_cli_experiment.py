@@ -19,6 +19,7 @@ from fedmon.experiment.document.files import write
 from fedmon.experiment.journal import DOCUMENT
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
+from tests.support.rights import as_nobody
 from tests.support.shell_here import document, fedmon_here
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "experiments" / "two_steps.toml"
@@ -234,6 +235,18 @@ def test_a_folder_without_a_run_is_refused(shell: Shell) -> None:
     refused = shell("show", "runs/trial/no")
 
     assert (refused.returncode, "LOCAL_DIR/EXP_ID/RUN_ID" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("verb", ["show", "watch", "report", "graph"])
+def test_a_run_in_a_folder_of_another_user_is_named(verb: str, tmp_path: Path) -> None:
+    fedmon_here("experiment", verb, tmp_path)  # loads what only root may read
+
+    with as_nobody():
+        refused = fedmon_here("experiment", verb, tmp_path)
+
+    assert refused.returncode in (1, 3)
+    assert f" {tmp_path}: " in refused.stderr
+    assert "internal" not in refused.stderr
 
 
 def test_a_run_that_was_killed_before_its_deployment_is_deployed_if_its_document_is_whole(
