@@ -275,12 +275,13 @@ class Reporter:
         self._values_dropped = self._count = self._logged = self._statuses = self._connections = 0
         self._is_finished, self._complaints = False, Complaints()
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
-        self._reporter_task: asyncio.Task[None] | None = None
-        self._link: BrokerLink | None = None
-        self._ticks: Ticks | None = None
-        self._maker: JobMaker | None = None
 
     # --- state -------------------------------------------------------------------------------------------------------
+
+    _reporter_task: asyncio.Task[None] | None = None
+    _ticks: Ticks | None = None
+    _maker: JobMaker | None = None
+    _link: BrokerLink | None = None
 
     acc_bytes_sent, acc_bytes_recv = _counter("bytes_sent"), _counter("bytes_recv")
     acc_packets_sent, acc_packets_recv = _counter("packets_sent"), _counter("packets_recv")
