@@ -350,30 +350,30 @@ def _call(command: Any, words: Sequence[str], name: str) -> int:
     wrong_use: Any = typer.BadParameter.__mro__[2]
     try:
         with command.make_context(name, list(words), help_option_names=list(_HELP)) as context:
-            code = command.invoke(context)
+            return int(command.invoke(context) or 0)
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort:
-        _complain("aborted")
-        return 1
+        raise FedmonError("aborted") from None
     except wrong_use as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stdout.write(f"{error}\n")
             return _USAGE_ERROR
         where = f"; see: {error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
         raise InvalidInputError(f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}") from None
-    return code if isinstance(code, int) else 0
 
 
 def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
     """Print an error and return its exit code. Raises those of writing the output, which takes no document then."""
+    if is_debug and not isinstance(error, FedmonError):
+        traceback.print_exception(error)
     if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
         error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
-    if isinstance(error, OSError) and not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
-        raise error
+    elif isinstance(error, OSError):  # as of a folder of another user, or of no room for temporary files
+        if not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+            raise error
+        error = StorageError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     if not isinstance(error, FedmonError):
-        if is_debug:
-            traceback.print_exception(error)
         _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
         return 1
     if as_json:

@@ -225,22 +225,30 @@ BROKEN = """
 import sys, types
 from fedmon import cli
 module = types.ModuleType("broken")
-def verb(): raise RuntimeError("two\\nlines")
+def verb(): raise eval(sys.argv[-1])
 module.verb = verb
 sys.modules["broken"] = module
 cli.VERBS = {"broken": cli.Verb("Breaks.", "broken:verb")}
-cli.main(sys.argv[1:])
+cli.main(sys.argv[1:-1])
 """
 
 
-def test_a_mistake_of_ours_is_one_line_and_with_debug_shows_where() -> None:
-    plain = subprocess.run([sys.executable, "-c", BROKEN, "broken"], capture_output=True, text=True, check=False)
-    debug = subprocess.run(
-        [sys.executable, "-c", BROKEN, "--debug", "broken"], capture_output=True, text=True, check=False
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("RuntimeError('two\\nlines')", "internal error: RuntimeError: two\\nlines (`fedmon --debug ...` shows where)"),
+        ("PermissionError(13, 'Permission denied', '/root/x')", "Permission denied: /root/x"),
+        ("FileNotFoundError(2, 'No usable temporary directory')", "No usable temporary directory"),
+    ],
+)
+def test_an_error_that_no_verb_expects_is_one_line_and_with_debug_shows_where(error: str, told: str) -> None:
+    plain, debug = (
+        subprocess.run([sys.executable, "-c", BROKEN, *words, error], capture_output=True, text=True, check=False)
+        for words in (["broken"], ["--debug", "broken"])
     )
 
     assert plain.returncode == debug.returncode == 1
-    assert plain.stderr == ("fedmon: internal error: RuntimeError: two\\nlines (`fedmon --debug ...` shows where)\n")
+    assert plain.stderr == f"fedmon: {told}\n"
     assert "Traceback" in debug.stderr
 
 

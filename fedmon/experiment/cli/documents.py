@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.files import replacing, storage_errors
+from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
 from fedmon.common.text import plural
@@ -120,9 +120,7 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
     from fedmon.experiment.check.status import as_reached
     from fedmon.experiment.journal import Follower
 
-    with storage_errors(what, "read"):
-        is_run = what.is_dir()
-    if is_run:
+    if what.is_dir():
         follower = Follower(what)
         follower.look()
         name, run = follower.folder.parent.name, follower.folder.name
