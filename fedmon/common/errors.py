@@ -95,4 +95,6 @@ def untrusted(code: int, message: str, remedy: str) -> str:
     """Say by OpenSSL's code and message why a certificate is not trusted; ``remedy`` is for an unknown authority."""
     if code in (9, 10, 62, 64):  # its dates or its names do not fit: OpenSSL, x509_vfy.h
         remedy = "it must be valid now, and for the host of the URL"
+    elif code >= 80:  # Python checks these from 3.13 on
+        remedy = "make authority and certificate anew, as in step 2 of broker/README.md"
     return f"its certificate is not trusted: {message.rstrip('.')}; {remedy}"

@@ -97,6 +97,8 @@ class Recording(Closing):
     ) -> None:
         self.path = at_home(path)
         self._file = RecordingFile(self.path, read_only=read_only)
+        self.aside = self._file.aside
+        """Path of the damaged file that this one replaced; None without one."""
         self.rows = RecordingRows(self._file)
         self._streams = StreamTable(self._file)
         self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
@@ -118,11 +120,6 @@ class Recording(Closing):
         self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
         self._file.limit_log(self._bounds.wal_pages)
         self._file.rows("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    @property
-    def aside(self) -> Path | None:
-        """Path of the damaged file that this one replaced; None without one."""
-        return self._file.aside
 
     # --- writing -----------------------------------------------------------------------------------------------------
 

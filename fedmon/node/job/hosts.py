@@ -166,7 +166,8 @@ class Membership(Closing):
         self._run, self._merged_ends = HostRun("", 0), 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
-        self._actor, self._beats = Actor("fedmon-job-beat"), 0
+        self._actor: Actor | None = None
+        self._beats = 0
         self.host, self.node_id, self.boot = "", "", 0
         self.clock_offset_s = 0.0
 
@@ -184,6 +185,8 @@ class Membership(Closing):
         self._earlier = {run: self._hosts.sign(run, seen) for run in seen.newest.values() if run != self._run}
         with storage_errors(self._folder.hosts):
             self.clock_offset_s = self._clock_offset()
+        # Made here: CPython 3.13 cannot start a thread in a fork that was made before it (gh-134381).
+        self._actor = Actor("fedmon-job-beat")
         self._actor.every(self._beat_s, self._beat_on)
         self._actor.start()
 
@@ -235,7 +238,8 @@ class Membership(Closing):
 
     def close(self) -> None:
         """Stop beating; safe to call twice."""
-        self._actor.close(timeout_s=self._beat_s)
+        if self._actor is not None:
+            self._actor.close(timeout_s=self._beat_s)
 
     def _look_into(self, path: Path) -> _HostFolder:
         return _HostFolder(path, machine=self._machine, patience_s=self._patience_s)
