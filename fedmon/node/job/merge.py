@@ -87,7 +87,8 @@ def _only_recording(folder: JobFolder) -> Path | None:
             recording.extents()
     except StorageError:
         return None
-    return recordings[0]
+    # A reader kept the log of its end: a copy of the link alone would lack the last samples.
+    return None if recordings[0].with_name(recordings[0].name + _LOG).exists() else recordings[0]
 
 
 def _is_linked(name: Path, target: Path) -> bool:
