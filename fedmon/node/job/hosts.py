@@ -163,11 +163,10 @@ class Membership(Closing):
         self._beat_s, self._patience_s, self._wall = beat_s, beat_s * SILENT_BEATS, wall
         self._machine = _this_machine() if machine is None else machine
         self._hosts = self._look_into(folder.hosts)
-        self._run, self._merged_ends = HostRun("", 0), 0
+        self._run, self._merged_ends, self._beats = HostRun("", 0), 0, 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
         self._actor: Actor | None = None
-        self._beats = 0
         self.host, self.node_id, self.boot = "", "", 0
         self.clock_offset_s = 0.0
 
