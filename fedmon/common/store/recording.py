@@ -78,11 +78,11 @@ class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(Closing):
     """Samples of any number of nodes, in the order of node, stream, boot and number, however they arrived.
 
-    For one thread at a time; several recordings, also in several processes, can have the same file open. Readers
-    never wait for writers. ``rows`` reads it row by row. A file that is damaged when a writer opens it is set aside
-    (``aside``), and its readable part is taken over. Bounds: when the file would take more than ``max_bytes``, or a
-    sample is older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the
-    file cannot be read or written; then nothing has changed.
+    For one thread at a time; several recordings, also in several processes, can have the same file open. Readers never
+    wait for writers. ``rows`` reads it row by row. A file that is damaged when a writer opens it is set aside
+    (``aside``, else None), and its readable part is taken over. Bounds: when the file would take more than
+    ``max_bytes``, or a sample is older than ``max_age_s``, the oldest go first and are counted. Every method raises
+    StorageError when the file cannot be read or written; then nothing has changed.
     """
 
     def __init__(
@@ -98,7 +98,6 @@ class Recording(Closing):
         self.path = at_home(path)
         self._file = RecordingFile(self.path, read_only=read_only)
         self.aside = self._file.aside
-        """Path of the damaged file that this one replaced; None without one."""
         self.rows = RecordingRows(self._file)
         self._streams = StreamTable(self._file)
         self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
