@@ -18,7 +18,7 @@ BASE = [
     "defusedxml>=0.7.1",
     "immutables>=0.20",
     "msgspec>=0.19",
-    "nvidia-ml-py>=12.535",
+    "nvidia-ml-py>=12.550",
     "paho-mqtt>=2.2,<3",
     "persist-queue>=1.1,<2",
     "platformdirs>=4",
@@ -28,9 +28,9 @@ BASE = [
     "PyYAML>=6",
     "requests>=2.33",
     "rich>=13.8",
-    "tabulate>=0.9",
+    "tabulate>=0.10",
     "tomlkit>=0.13",
-    "typer>=0.15,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
+    "typer>=0.19,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
     "urllib3>=2.8",
 ]
 BROKER = ["iotcore>=0.4", "h11>=0.16", "python-multipart>=0.0.31", "starlette>=1.3.1", "uvicorn>=0.34"]
