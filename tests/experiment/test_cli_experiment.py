@@ -238,7 +238,8 @@ def test_a_folder_without_a_run_is_refused(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "watch", "report", "graph"])
-def test_a_run_in_a_folder_of_another_user_is_named(verb: str, tmp_path: Path) -> None:
+def test_a_run_in_a_folder_of_another_user_is_named(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")  # the checkout may be closed to others
     fedmon_here("experiment", verb, tmp_path)  # loads what only root may read
 
     with as_nobody():
