@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,17 @@ def test_weakness_02_a_manager_that_hangs_is_left_alone_and_delays_one_report() 
 
 
 def test_problems_that_differ_each_time_take_no_memory_for_good() -> None:
+    class Key(str):
+        __slots__ = ("__weakref__",)
+
+    keys: weakref.WeakSet[Key] = weakref.WeakSet()
     complaints = Complaints()
     for number in range(1000):
-        complaints.log(str(number), "a problem")
+        key = Key(number)
+        keys.add(key)
+        complaints.log(key, "a problem")
 
-    assert len(complaints._known) < 200
+    assert len(keys) < 200
 
 
 async def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
