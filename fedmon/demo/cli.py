@@ -494,13 +494,13 @@ class Hospitals:
         side = node_id.removeprefix("hospital-")
         data = self._folder / f"{node_id}-data"
         data.mkdir(parents=True)
-        table = data / f"breast_cancer_{side}.csv"
-        table.write_bytes((DATA / table.name).read_bytes())
+        file = data / f"breast_cancer_{side}.csv"
+        file.write_bytes((DATA / file.name).read_bytes())
         self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
         self._write_release(node_id, "auto")
         self.owner(node_id, "policy", "allow", "*")
         self.owner(
-            node_id, "dataset", "add", str(table), "--name", "breast-cancer", "--type", "csv",
+            node_id, "dataset", "add", str(file), "--name", "breast-cancer", "--type", "csv",
             "--description", f"Wisconsin diagnostic table, {HOSPITALS[node_id]} part",
             "--tags", f"breast-cancer,tabular,{side}",
         )  # fmt: skip
