@@ -142,10 +142,10 @@ def _keep(
     """Print how to connect, then wait for a signal."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
-    owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
+    owners = {node: f"fedmon node plan list --dir {shlex.quote(str(hospitals.dir_of(node)))}" for node in NODES}
     lines = [*_found(), f"export FEDMON_BROKER_URL={broker.url}", *TRY_KEPT]
     document["connect"] = {"try": lines, "python": python, "mosquitto_sub": shell, "owners": owners}
-    others = [f"{sys.executable} -c {shlex.quote(python)}", shell if shutil.which("mosquitto_sub") else ""]
+    others = [shlex.join([sys.executable, "-c", python]), shell if shutil.which("mosquitto_sub") else ""]
     try:
         if json:
             print(json_text.dumps(document, indent=2), flush=True)
@@ -160,7 +160,7 @@ def _keep(
 def _found() -> list[str]:
     """Return the line after which a shell finds `fedmon`; none if it does already."""
     activate = Path(sys.executable).parent / "activate"
-    return [f"source {activate}"] if shutil.which("fedmon") is None and activate.exists() else []
+    return [f"source {shlex.quote(str(activate))}"] if shutil.which("fedmon") is None and activate.exists() else []
 
 
 class DemoScreen:
