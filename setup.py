@@ -16,7 +16,6 @@ README = HERE / "README.md"
 BASE = [
     "archspec>=0.2.5",
     "defusedxml>=0.7.1",
-    "immutables>=0.20",
     "msgspec>=0.19",
     "nvidia-ml-py>=12.550",
     "paho-mqtt>=2.2,<3",
@@ -28,6 +27,7 @@ BASE = [
     "PyYAML>=6",
     "requests>=2.33",
     "rich>=13.8",
+    "rpds-py>=0.27",
     "tabulate>=0.10",
     "tomlkit>=0.13",
     "typer>=0.19,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
@@ -125,6 +125,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering",
         "Topic :: System :: Distributed Computing",
         "Topic :: System :: Monitoring",

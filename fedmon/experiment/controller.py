@@ -235,8 +235,7 @@ class ExperimentController:
         ``format`` is by default that of the file name; ``local_dir`` replaces the document's. Raises DescriptionError,
         NotFoundError, UnknownTypeError, and InvalidInputError for an unknown format.
         """
-        found = read(filepath, format=format)
-        return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
+        return cls.from_description(read(filepath, format=format), local_dir=local_dir, fm=fm, federation=federation)
 
     @classmethod
     def from_description(

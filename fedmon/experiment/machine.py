@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from immutables import Map
 from msgspec.structs import replace
+from rpds import HashTrieMap
 
 from fedmon.experiment import events
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition
@@ -75,10 +75,8 @@ class Change:
 
     def __init__(self, state: State, now: float) -> None:
         self.before, self.now = state, now
-        self.resources = state.resources.mutate()
-        self.wants = state.wants.mutate()
-        self.watchers = state.watchers.mutate()
-        self.groups = state.groups.mutate()
+        self.resources, self.wants = state.resources, state.wants
+        self.watchers, self.groups = state.watchers, state.groups
         self.level, self.level_reason, self.numbers = state.level, state.level_reason, state.numbers
         self.latest = state.latest
         self.actions: list[Action] = []
@@ -98,10 +96,10 @@ class Change:
             if transitions:
                 _reach(self, transitions)
         return State(
-            resources=self.resources.finish(),
-            wants=self.wants.finish(),
-            watchers=self.watchers.finish(),
-            groups=self.groups.finish(),
+            resources=self.resources,
+            wants=self.wants,
+            watchers=self.watchers,
+            groups=self.groups,
             level=self.level,
             level_reason=self.level_reason,
             numbers=self.numbers,
@@ -114,7 +112,8 @@ class Change:
 
     def update(self, resource: Resource, **fields: Any) -> Resource:
         """Replace fields of a resource, and return it."""
-        made = self.resources[resource.guid] = replace(resource, **fields)
+        made = replace(resource, **fields)
+        self.resources = self.resources.insert(made.guid, made)
         return made
 
     def block(self, want: Want, found: Blocked) -> None:
@@ -126,12 +125,14 @@ class Change:
             resource = self.resources[want.guid]
             self.update(resource, sets=(*resource.sets, want.name))
         for guid in found.guids:
-            self.watchers[guid] = self.watchers.get(guid, Map()).set(want.key, None)
-        self.wants[want.key] = replace(want, due=found.due)
+            watching = self.watchers.get(guid, HashTrieMap()).insert(want.key, None)
+            self.watchers = self.watchers.insert(guid, watching)
+        self.wants = self.wants.insert(want.key, replace(want, due=found.due))
 
     def end_want(self, key: WantKey) -> None:
         """Remove a want, if there is one."""
-        want, resource = self.wants.pop(key, None), self.resources.get(key[0])
+        want, resource = self.wants.get(key), self.resources.get(key[0])
+        self.wants = self.wants.discard(key)
         if want is not None and want.attribute is not None and resource is not None:
             self.update(resource, sets=tuple(name for name in resource.sets if name != want.name))
 
@@ -142,7 +143,8 @@ class Change:
 
     def wake_watchers(self, guid: int) -> None:
         """Judge the wants again that watch a resource, by their number; those that stay blocked watch again."""
-        self.woken.extend(sorted(self.watchers.pop(guid, Map()), key=lambda key: (key[0], len(key[1]), key)))
+        self.woken.extend(sorted(self.watchers.get(guid, ()), key=lambda key: (key[0], len(key[1]), key)))
+        self.watchers = self.watchers.discard(guid)
 
 
 # --- wants --------------------------------------------------------------------------------------------------------
@@ -156,7 +158,7 @@ def _deploy_asked(change: Change, event: events.DeployAsked) -> None:
     known = set(group.members)
     fresh = tuple(guid for guid in event.guids if guid not in known and guid in change.resources)
     unready = group.unready + sum(change.resources[guid].state < ResourceState.READY for guid in fresh)
-    change.groups[event.group] = replace(group, members=(*group.members, *fresh), unready=unready)
+    change.groups = change.groups.insert(event.group, replace(group, members=(*group.members, *fresh), unready=unready))
     for resource in change.found(fresh):
         _leave_group(change, resource)
         _begin(change, change.update(resource, group=event.group), "deploy")
@@ -169,7 +171,7 @@ def _leave_group(change: Change, resource: Resource) -> None:
         return
     group = change.groups[resource.group]
     left = tuple(guid for guid in group.members if guid != resource.guid)
-    change.groups[resource.group] = replace(group, members=left)
+    change.groups = change.groups.insert(resource.group, replace(group, members=left))
     if resource.state < ResourceState.READY:
         _count_unready(change, resource.group, -1)
 
@@ -177,7 +179,8 @@ def _leave_group(change: Change, resource: Resource) -> None:
 def _count_unready(change: Change, number: int, by: int) -> None:
     """Change the number of members below READY; at 0 all members are started."""
     group = change.groups[number]
-    group = change.groups[number] = replace(group, unready=group.unready + by)
+    group = replace(group, unready=group.unready + by)
+    change.groups = change.groups.insert(number, group)
     if not group.unready and group.wait_all_ready:
         _start_members(change, group.members)
 
@@ -250,7 +253,8 @@ def _condition_added(change: Change, event: events.ConditionAdded) -> None:
         want = change.wants.get((resource.guid, VERB_OF[event.action]))
         if want is not None:
             added = want.added | {event.condition.number: event.t}
-            change.wants[want.key] = replace(want, conditions=(*want.conditions, event.condition), added=added)
+            want = replace(want, conditions=(*want.conditions, event.condition), added=added)
+            change.wants = change.wants.insert(want.key, want)
             change.woken.append(want.key)
         elif event.action is ResourceAction.STOP and resource.group is not None:
             group = change.groups[resource.group]
@@ -273,7 +277,7 @@ def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None
             want = change.wants.get((resource.guid, verb))
             if want is not None:
                 mine = tuple(condition for other, condition in kept if other is action)
-                change.wants[want.key] = replace(want, conditions=mine)
+                change.wants = change.wants.insert(want.key, replace(want, conditions=mine))
                 change.woken.append(want.key)
 
 
@@ -282,15 +286,15 @@ def _count_values(change: Change, condition: AnyCondition | None) -> None:
     if not isinstance(condition, MetricCondition):
         return
     for resource in change.found(condition.group):
-        streaks: Map[str, int] = Map()
+        streaks: HashTrieMap[str, int] = HashTrieMap()
         for (name, source), values in resource.values.items():
             if name == condition.metric.name:
                 count = functools.reduce(functools.partial(_counted, condition.metric), values, 0)
-                streaks = streaks.set(source, count)
+                streaks = streaks.insert(source, count)
         change.update(
             resource,
             metric_conditions=(*resource.metric_conditions, condition),
-            streaks=resource.streaks.set(condition.number, streaks) if streaks else resource.streaks,
+            streaks=resource.streaks.insert(condition.number, streaks) if streaks else resource.streaks,
         )
 
 
@@ -306,10 +310,10 @@ def _measured(change: Change, event: events.Measured, resource: Resource) -> Non
     streaks, series = resource.streaks, (event.name, event.source)
     for condition in resource.metric_conditions:
         if condition.metric.name == event.name:
-            counts = streaks.get(condition.number, Map())
+            counts = streaks.get(condition.number, HashTrieMap())
             count = _counted(condition.metric, counts.get(event.source, 0), event.value)
-            streaks = streaks.set(condition.number, counts.set(event.source, count))
-    values = resource.values.set(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
+            streaks = streaks.insert(condition.number, counts.insert(event.source, count))
+    values = resource.values.insert(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
     change.update(resource, values=values, streaks=streaks)
     if streaks is not resource.streaks:
         change.wake_watchers(event.guid)
@@ -463,22 +467,23 @@ def _enter(change: Change, resource: Resource, state: ResourceState, reason: str
 
 
 def _registered(change: Change, event: events.Registered) -> None:
-    change.resources[event.guid] = Resource(
+    resource = Resource(
         guid=event.guid,
         rtype=event.rtype,
         name=event.name,
         critical=event.critical,
-        attributes=Map(event.attributes),
+        attributes=HashTrieMap(event.attributes),
         timeouts=event.timeouts,
         retry=event.retry,
         plain=event.plain,
     )
+    change.update(resource)
 
 
 def _removed(change: Change, event: events.Removed) -> None:
     """Remove resources, with their wants and connections."""
     for resource in change.found(event.guids):
-        del change.resources[resource.guid]
+        change.resources = change.resources.remove(resource.guid)
         change.drop_wants(resource)
         _leave_group(change, resource)
         for other in resource.connections:
@@ -503,7 +508,7 @@ def _recoded(change: Change, event: events.Recoded, resource: Resource) -> None:
 
 def _attribute_set(change: Change, event: events.AttributeSet, resource: Resource) -> None:
     critical = bool(event.value) if event.name == "critical" else resource.critical
-    change.update(resource, attributes=resource.attributes.set(event.name, event.value), critical=critical)
+    change.update(resource, attributes=resource.attributes.insert(event.name, event.value), critical=critical)
     if critical is not resource.critical:
         change.wake_watchers(event.guid)
 
@@ -584,5 +589,6 @@ def step_safely(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...
     except Exception as error:  # noqa: BLE001 - the experiment counts as failed, and can still be released
         wrong = f"the machine failed on {event!r:.200}: {error!r}"
         reason = state.level_reason if state.is_aborted else wrong
-        state = replace(state, wants=Map(), watchers=Map(), level=FailureLevel.EC_FAILURE, level_reason=reason)
+        nothing: HashTrieMap[Any, Any] = HashTrieMap()
+        state = replace(state, wants=nothing, watchers=nothing, level=FailureLevel.EC_FAILURE, level_reason=reason)
         return state, (), wrong

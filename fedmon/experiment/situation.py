@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-from immutables import Map, MapMutation
+from rpds import HashTrieMap
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, ActionVerb, Retry, Verb
@@ -55,14 +55,14 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retrying: Verb | None = None
     alarm_at: float | None = None
     attempt: int = 0
-    attributes: Map[str, Any] = Map()
+    attributes: HashTrieMap[str, Any] = HashTrieMap()
     traces: tuple[str, ...] = ()
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
     plain: tuple[Verb, ...] = ()
-    values: Map[tuple[str, str], tuple[float | None, ...]] = Map()
+    values: HashTrieMap[tuple[str, str], tuple[float | None, ...]] = HashTrieMap()
     metric_conditions: tuple[MetricCondition, ...] = ()
-    streaks: Map[int, Map[str, int]] = Map()
+    streaks: HashTrieMap[int, HashTrieMap[str, int]] = HashTrieMap()
     reason: str = ""
 
     @property
@@ -152,10 +152,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last number of a want, ``latest`` the last moment at which a resource reached a state, or a verb was called.
     """
 
-    resources: Map[int, Resource] = Map()
-    wants: Map[WantKey, Want] = Map()
-    watchers: Map[int, Map[WantKey, None]] = Map()
-    groups: Map[int, Group] = Map()
+    resources: HashTrieMap[int, Resource] = HashTrieMap()
+    wants: HashTrieMap[WantKey, Want] = HashTrieMap()
+    watchers: HashTrieMap[int, HashTrieMap[WantKey, None]] = HashTrieMap()
+    groups: HashTrieMap[int, Group] = HashTrieMap()
     level: FailureLevel = FailureLevel.OK
     level_reason: str = ""
     numbers: int = 0
@@ -184,7 +184,6 @@ MAY: Mapping[str, frozenset[ResourceState]] = {
     "release": _BELOW_FAILED | {ResourceState.FAILED},
 }
 """The states in which each verb may run; "set" is the setting of an attribute."""
-Resources = Mapping[int, Resource] | MapMutation[int, Resource]
 
 
 class Settled(Enum):
@@ -210,7 +209,7 @@ MET, OBSOLETE = Settled
 Verdict = Settled | Impossible | Blocked
 
 
-def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
+def verdict_on(want: Want, resources: Mapping[int, Resource], now: float) -> Verdict:
     """Return the verdict on a want at ``now``."""
     found = _verdict(want, resources, now)
     if not isinstance(found, Blocked):
@@ -227,7 +226,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     return found if due == found.due else Blocked(found.guids, due)
 
 
-def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
+def _verdict(want: Want, resources: Mapping[int, Resource], now: float) -> Verdict:
     """Return the verdict on a want without the timeouts of its conditions."""
     kind = want.name if want.attribute is None else "set"
     resource = resources[want.guid]
@@ -244,7 +243,7 @@ def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
     return MET
 
 
-def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
+def verdict_on_condition(condition: AnyCondition, want: Want, resources: Mapping[int, Resource], now: float) -> Verdict:
     """Return the verdict on one condition of a want, without its timeout; removed resources are passed over."""
     there, missing, lost = members_of(condition, want, resources)
     if condition.at_least is None and isinstance(condition, StateCondition):
@@ -269,7 +268,7 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
 
 
 def members_of(
-    condition: AnyCondition, want: Want, resources: Resources
+    condition: AnyCondition, want: Want, resources: Mapping[int, Resource]
 ) -> tuple[list[Resource], list[Resource], list[Resource]]:
     """Return the members that are as a condition wants them, those that may still be, and those that no longer can."""
     there, missing, lost = list[Resource](), list[Resource](), list[Resource]()
@@ -278,7 +277,7 @@ def members_of(
     return there, missing, lost
 
 
-def awaited(condition: AnyCondition, want: Want, resources: Resources, now: float) -> list[Resource]:
+def awaited(condition: AnyCondition, want: Want, resources: Mapping[int, Resource], now: float) -> list[Resource]:
     """Return the members that an unmet condition waits for, after those by which it can never be met."""
     there, missing, lost = members_of(condition, want, resources)
     if isinstance(condition, StateCondition) and condition.delay_s:

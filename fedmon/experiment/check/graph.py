@@ -70,15 +70,13 @@ def titled(guid: int, state: State) -> str:
 
 def grouped(state: State, guids: Iterable[int], *, group: int = NEW_GROUP, wait_all_ready: bool = True) -> State:
     """Return a state in which those of some resources that are in no group have joined one, which may be new."""
-    resources, known = state.resources.mutate(), state.groups.get(group)
-    joining = [guid for guid in guids if guid in resources and resources[guid].group is None]
-    for guid in joining:
-        resources[guid] = replace(resources[guid], group=group)
+    known, there = state.groups.get(group), filter(None, map(state.resources.get, guids))
+    joining = {one.guid: replace(one, group=group) for one in there if one.group is None}
     if known is None:
         made = Group(members=tuple(joining), unready=0, wait_all_ready=wait_all_ready)
     else:
         made = replace(known, members=(*known.members, *joining))
-    return replace(state, resources=resources.finish(), groups=state.groups.set(group, made))
+    return replace(state, resources=state.resources.update(joining), groups=state.groups.insert(group, made))
 
 
 def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCondition]]:

@@ -111,10 +111,8 @@ def blocker(state: State, now: float, explained: Mapping[int, Explanation]) -> s
 
 def as_reached(state: State) -> State:
     """Return a state in which released resources are as before their release, as drawings show them."""
-    resources = state.resources.mutate()
-    for resource in state.resources.values():
-        resources[resource.guid] = replace(resource, state=_reached(resource))
-    return replace(state, resources=resources.finish())
+    reached = {guid: replace(each, state=_reached(each)) for guid, each in state.resources.items()}
+    return replace(state, resources=state.resources.update(reached))
 
 
 def followed(follower: Follower) -> Overview:
