@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, SettingsError
 from tests.support.shell_here import fedmon_here
 
 ENVS = Path(__file__).parents[2] / "envs"
 UNIT = ENVS / "fedmon-node.service"
+LOCKED_EXTRAS = [{"extra": extra} for extra in ("broker", "report", "runs")]
 
 
 @pytest.fixture
@@ -94,15 +96,21 @@ def test_the_conda_environment_installs_this_project_with_its_pins() -> None:
     }
 
 
+def pins(name: str) -> dict[str, str]:
+    """Return the version of each package that a file names."""
+    found = re.findall(r"^([\w.-]+)==([\w.]+)( \\)?$", (ENVS / name).read_text(), re.MULTILINE)
+    return {canonicalize_name(package): version for package, version, _ in found}
+
+
 def test_each_package_that_we_need_is_pinned_to_a_version_that_fits() -> None:
-    lines = (ENVS / "constraints.txt").read_text().splitlines()
-    pins = {
-        re.sub(r"[-_.]+", "-", name).lower(): version
-        for name, _, version in (line.partition("==") for line in lines if not line.startswith("#"))
-    }
+    chosen, locked = pins("constraints.txt"), pins("lock.txt")
     needed = [Requirement(text) for text in importlib.metadata.requires("fedmon") or []]
+    lines = (ENVS / "constraints.txt").read_text().splitlines()
 
     assert len(needed) > 20
     for requirement in needed:
-        assert requirement.specifier.contains(pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]), requirement
+        name = canonicalize_name(requirement.name)
+        assert requirement.specifier.contains(chosen[name]), requirement
+        if requirement.marker is None or any(map(requirement.marker.evaluate, LOCKED_EXTRAS)):
+            assert locked[name] == chosen[name], requirement
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines if not line.startswith("#"))
