@@ -165,9 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except OSError as error:  # a full disk, or a reader that has enough, as `head` has; Python must not try again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        told = StorageError(f"cannot write the output: {error.strerror}")
+        told, nowhere = StorageError(f"cannot write the output: {error.strerror}"), os.open(os.devnull, os.O_WRONLY)
         code = 0 if isinstance(error, BrokenPipeError) else _report(told, as_json=False, is_debug=debug)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
     if arguments is None:
         gc.freeze()  # this process is about to end, and need not look through all that is there first
     sys.exit(code)
@@ -287,8 +288,7 @@ def renewed(words: Sequence[str]) -> list[str]:
         now = "runs show"
     if now != name:
         _complain(f"`{name}` is now `{now}`")
-    line = [*now.split(), *rest]
-    own = _own(line)
+    own = _own(line := [*now.split(), *rest])
     places = ("", line[0], " ".join(line[:2]))
     names = {old: new for place in places for old, new in OLD_OPTIONS.get(place, {}).items()}
     for at, word in enumerate(own):
