@@ -77,7 +77,8 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
         (["~nobody-at-all/x.fmr"], 2, "~nobody-at-all/x.fmr: Could not determine home directory"),
         (["job.fmr", "notes.txt"], 1, "notes.txt"),
         (["job.fmr", "-o", "."], 2, "it is a folder; name a file in it"),
-        (["a" * 256], 1, "fedmon: cannot read aaa"),
+        # From Python 3.14 on, pathlib finds nothing at a path that cannot be.
+        (["a" * 256], *((1, "fedmon: cannot read aaa") if sys.version_info < (3, 14) else (3, "recording aaa"))),
         (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
         (["cut.fmr"], 1, "cut.fmr: it is damaged; 'fedmon record' and 'fedmon job merge' save its readable part"),
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),

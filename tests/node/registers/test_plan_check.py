@@ -70,10 +70,10 @@ def test_code_that_cannot_be_read_is_a_problem_in_words(name: str) -> None:
         assert verdict.problem == "" or "too many nested" in verdict.problem
     else:
         assert verdict.minified_sha256 is None
-        assert words in verdict.problem
+        assert words.lower() in verdict.problem.lower()
         assert verdict.problem
         assert verdict.problem.isprintable()
-        assert not verdict.parses or "could not be read" in verdict.problem
+        assert not verdict.parses or "to be read" in verdict.problem or "could not be read" in verdict.problem
 
 
 def test_python_whose_minified_form_takes_too_much_still_parses() -> None:
