@@ -66,8 +66,8 @@ def test_without_a_folder_the_node_lives_in_the_users_data_folder_or_where_the_e
     made = document_here("node", "init", *BROKER, environ=environ)
     path = document_here("node", "config", "path", environ=environ)["path"]
 
-    named = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"))
-    elsewhere = document_here("node", "init", *BROKER, environ=named)
+    named = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"), FEDMON_BROKER_URL="mqtt://here")
+    elsewhere = document_here("node", "init", environ=named)
 
     usual = fedmon_here("node", "status", environ=environ)
     not_usual = fedmon_here("node", "status", "--dir", made["folder"], environ=environ | named)
@@ -77,6 +77,7 @@ def test_without_a_folder_the_node_lives_in_the_users_data_folder_or_where_the_e
     assert made["next"] == ["fedmon node policy allow RESEARCHER", "fedmon node start"]
     assert path == f"{made['folder']}/node.toml"
     assert (elsewhere["folder"], elsewhere["next"][1]) == (str(tmp_path / "n"), "fedmon node start")
+    assert elsewhere["broker"] == "mqtt://here"
 
 
 def test_a_node_that_exists_is_never_overwritten(tmp_path: Path) -> None:
