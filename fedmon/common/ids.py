@@ -130,8 +130,7 @@ def kept_researcher_id(folder: Path) -> str:
         raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None
     except (OSError, StorageError) as error:
         raise StorageError(
-            f"cannot keep the researcher id in {folder}: {error}; make the folder writable, or set "
-            "researcher.id and researcher.folder"
+            f"cannot keep the researcher id: {error}; or name another folder in FEDMON_RESEARCHER_FOLDER"
         ) from None
 
 

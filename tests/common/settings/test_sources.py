@@ -239,7 +239,7 @@ def test_an_unreadable_kept_id_is_reported(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StorageError, match=r"cannot keep the researcher id"):
+    with pytest.raises(StorageError, match=r"cannot keep the researcher id.*FEDMON_RESEARCHER_FOLDER"):
         load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "file" / "folder")})
 
 
