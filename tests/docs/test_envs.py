@@ -31,14 +31,15 @@ def service() -> configparser.SectionProxy:
     return parser["Service"]
 
 
-def test_the_service_runs_a_verb_that_exists(service: configparser.SectionProxy) -> None:
-    _, *words = service["ExecStart"].split()
-    verb, options = words[:2], [word for word in words if word.startswith("--")]
+@pytest.mark.parametrize("verb", ["init", "start", "status"])
+def test_the_service_and_its_explanation_name_verbs_and_options_that_exist(verb: str) -> None:
+    lines = UNIT.read_text().replace("\\\n", "").splitlines()
+    (words,) = (line.partition(f"/fedmon node {verb} ")[2].split() for line in lines if f"/fedmon node {verb} " in line)
 
-    shown = fedmon_here(*verb, "--help")
+    shown = fedmon_here("node", verb, "--help")
 
     assert shown.returncode == 0
-    assert all(option in shown.stdout for option in options)
+    assert all(word in shown.stdout for word in words if word.startswith("--"))
 
 
 def test_the_service_is_not_started_again_for_what_stays_wrong(service: configparser.SectionProxy) -> None:
