@@ -21,7 +21,7 @@ _SHORT_ID = 13
 """Characters of a version 7 UUID that hold its millisecond."""
 UNLIMITED = 10_000
 """Columns of a pipe or file: nothing is cut there."""
-_NUMBER = re.compile(r"-|[-+]?\d[\d.]*(e[-+]?\d+)?( ?([^\W\d_]+|[%°]C?))?(/s)?")
+_NUMBER = re.compile(r"-|[-+]?\d[\d.]*(e[-+]?\d+)?( ?([^\W\d_]{1,3}|[%°]C?))?(/s)?")
 _HEAD, _RULE = "1", "2"
 """Codes of bold and faint text on a terminal (ECMA-48, SGR)."""
 

@@ -56,6 +56,9 @@ def test_numbers_stand_to_the_right_and_styles_take_no_room() -> None:
     assert plain.splitlines()[2:] == ["a     1.5 GiB", "b        12 B"]
     assert styled.splitlines()[2:] == ["a     1.5 GiB", "\x1b[31mb\x1b[0m        12 B"]
     assert styled.startswith("\x1b[1mnode\x1b[0m")
+    assert text.table(["job", "nodes"], [["a", "3 failed"], ["b", "3 succeeded"]]).endswith(
+        "a    3 failed\nb    3 succeeded"
+    )
 
 
 @pytest.mark.parametrize(
