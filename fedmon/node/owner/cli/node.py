@@ -42,10 +42,7 @@ app = group(
 def init(
     shell: Shell,
     broker: Annotated[
-        str | None,
-        typer.Option(
-            envvar="FEDMON_BROKER_URL", help="Broker URL, such as mqtt://broker.example.org or mqtts://HOST:8883."
-        ),
+        str | None, typer.Option(envvar="FEDMON_BROKER_URL", help="Broker URL, such as mqtts://broker.example.org.")
     ] = None,
     node_id: Annotated[str | None, typer.Option("--id", help="Node's name (default: username, or a new one).")] = None,
     username: Annotated[str | None, typer.Option(help="User at the broker.")] = None,
