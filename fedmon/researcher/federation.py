@@ -146,7 +146,7 @@ class Federation:
         """
         if self._session is None:
             raise InvalidInputError(
-                "this Federation is not started: use `with Federation(...) as fed:` or call start()"
+                "this Federation is not started, or is closed: use `with Federation(...) as fed:` or call start()"
             )
         if self._pid != os.getpid():
             raise InvalidInputError(

@@ -127,7 +127,7 @@ class Requests(Closing, metaclass=OnePerProcess):
 
     def __init__(self, mess: Any = None) -> None:
         if mess is not None and not isinstance(mess, Federation):
-            logger.warning("mess is ignored: a %s is no Federation", type(mess).__name__)
+            logger.warning("mess is ignored: a %s is no Federation; try Requests(Federation(url))", type(mess).__name__)
             mess = None
         self._owned = mess is None
         self._federation: Federation = (mess or Federation()).start()

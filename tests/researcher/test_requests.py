@@ -65,7 +65,7 @@ def test_start_and_close_work_without_with_and_may_be_repeated(mosquitto: Broker
         federation.close()
         federation.close()
 
-    with pytest.raises(InvalidInputError, match="not started"):
+    with pytest.raises(InvalidInputError, match="not started, or is closed"):
         federation.nodes()
 
 

@@ -72,5 +72,5 @@ def test_what_is_no_connection_is_ignored_as_ever_but_not_in_silence(
     assert connected
     assert isinstance(federation, Federation)
     assert federation.researcher_id == "alice"
-    assert "mess is ignored: a str" in caplog.text
+    assert "mess is ignored: a str is no Federation; try Requests(Federation(url))" in caplog.text
     assert logging.getLogger("fedmon").handlers == []
