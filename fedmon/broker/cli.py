@@ -80,8 +80,8 @@ def start(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    It has users when `fedmon broker user add` made some in its folder, and TLS when certificates/broker.crt and
-    broker.key lie there. SIGHUP makes it read its users again.
+    It has users when `fedmon broker user add` made some in its folder. With users it has TLS when
+    certificates/broker.crt and broker.key lie there. SIGHUP makes it read users and certificates again.
     """
     folder = BrokerFolder(data_dir or default_folder())
     folder.make()
