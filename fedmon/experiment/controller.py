@@ -293,7 +293,7 @@ class ExperimentController:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}>"
+        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}{', aborted' if self.abort else ''}>"
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -169,6 +169,7 @@ def test_a_failure_manager_begins_anew_with_another_experiment(ec: ExperimentCon
     with experiment(tmp_path, fm=ec.fm) as second:
         assert (ec.fm.abort, ec.fm.failure_level, ec.fm.ec) == (False, FailureLevel.OK, second)
     assert ec.abort
+    assert repr(ec).endswith(": RUNNING, aborted>")  # in a notebook
 
 
 def test_a_failure_manager_without_experiment_says_so_and_ends_none() -> None:
