@@ -57,6 +57,14 @@ def test_the_service_writes_into_its_own_folder_alone(service: configparser.Sect
     assert f"/var/lib/{service['StateDirectory']}/" in service["ExecStart"]
 
 
+@pytest.mark.parametrize("page", ["perf.md", "energy.md"])
+def test_a_page_that_gives_the_service_a_capability_raises_its_bound_too(page: str) -> None:
+    text = (ENVS.parent / "docs/howtos" / page).read_text()
+    given = dict(re.findall(r"^(\w*Capabilit\w+)=(\w+)$", text, re.MULTILINE))
+
+    assert given["AmbientCapabilities"] == given["CapabilityBoundingSet"]
+
+
 def test_the_service_lets_plans_be_confined(service: configparser.SectionProxy) -> None:
     """Each of these was found by trying: without it a sandbox cannot be made, or the node is killed when it looks."""
     calls = set(service["SystemCallFilter"].split())

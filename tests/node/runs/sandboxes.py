@@ -116,10 +116,15 @@ class Machine:
         return JobOrder(**{**given, **changes})
 
     def run(self, order: JobOrder, question: Any) -> subprocess.CompletedProcess[str]:
-        """Run a job confined, started by a process that has a secret in its environment."""
+        """Run a job confined, started by a process that has a secret in its environment.
+
+        A user other than root has a capability, as a node that may read counters.
+        """
+        caps = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        other = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *caps]
         asked = {"order": msgspec.to_builtins(order), "question": question}
         return subprocess.run(
-            [python_for(self.user), "-B", str(LAUNCHER)],
+            [*(other if self.user != os.geteuid() else []), python_for(self.user), "-B", str(LAUNCHER)],
             input=json.dumps(asked),
             env={**launcher_environment(), "FEDMON_TEST_CANARY": _CANARY},
             capture_output=True,
@@ -128,7 +133,6 @@ class Machine:
             errors="replace",
             timeout=50,
             cwd="/",
-            **_as(self.user),
         )
 
     def probed(self, level: Level | None) -> tuple[dict[str, str], str]:

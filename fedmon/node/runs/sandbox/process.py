@@ -106,6 +106,8 @@ def _in_bubblewrap(order: JobOrder, *, memory_is_held: bool) -> _Program:
         os.dup2(_out_of_the_way(bubblewrap.own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
             bubblewrap.become_user(user, group)
+        else:
+            kernel.drop_capabilities()  # a node may have some to read counters, and bubblewrap refuses to run with them
         _limit(order, processes=order.limits.processes + order.sandbox_processes)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
