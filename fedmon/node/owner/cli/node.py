@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 STOP_WITHIN_S = 5.0
 _FEW = 3
 
-
-app = group(
-    "node",
-    "Run and own a node beside your data.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = group("node", "Run and own a node beside your data.", add_completion=False)
 
 
 @verb(app, "init", is_there=False)
@@ -356,11 +350,10 @@ def probe(
 
 
 def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
-    mark = " (simulated)" if found.simulated else ""
     parts = [
         f"Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
         *map(_block, found.groups),
-        f"Machine{mark}\n{fields(_machine(found.hardware))}",
+        f"Machine\n{fields(_machine(found.hardware))}",
     ]
     first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
     return first + "\n\n".join(parts)
