@@ -101,6 +101,7 @@ def test_without_a_terminal_a_missing_broker_is_named(tmp_path: Path) -> None:
         ((*BROKER, "--username", "a@b"), "--id (default: the user) 'a@b' is not usable"),
         ((*BROKER, "--username", "a", "--password-file", "/nowhere"), "/nowhere"),
         (("--broker", "mqtts://b", "--ca-file", "/nowhere"), "cannot use certificate file /nowhere: No such file"),
+        (("--broker", "mqtts://b", "--cert-file", __file__), "missing --id (Common name of the certificate)"),
         ((*BROKER, "--colour", "blue"), "--colour"),
     ],
 )

@@ -62,10 +62,12 @@ def init(
     given: dict[str, Any] = {name: path.absolute() for name, path in files.items() if path is not None}
     given |= {"username": username} if username else {}
     settings = broker_from_url(url, **given)
+    # The broker holds a node to the name of its user, or to that of its certificate.
+    named = node_id or settings.username or (cert_file and shell.ask("--id", "Common name of the certificate"))
+    own_id = checked_id(named or new_party_id("node"), what="--id (default: the user)")
     settings.password()
     if settings.tls:
         tls_context(settings)
-    own_id = checked_id(node_id or settings.username or new_party_id("node"), what="--id (default: the user)")
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
     values |= {("node", "id"): own_id, ("release", "mode"): "check"}
@@ -350,13 +352,14 @@ def probe(
 
 
 def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
-    parts = [
-        f"Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
-        *map(_block, found.groups),
-        f"Machine\n{fields(_machine(found.hardware))}",
-    ]
-    first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
-    return first + "\n\n".join(parts)
+    mark = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
+    return "\n\n".join(
+        [
+            f"{mark}Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
+            *map(_block, found.groups),
+            f"Machine\n{fields(_machine(found.hardware))}",
+        ]
+    )
 
 
 def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:

@@ -81,7 +81,7 @@ class Shell:
     def ask(self, option: str, question: str, default: str | None = None) -> str:
         """Ask for a missing argument. Raises InvalidInputError naming the option if there is no terminal."""
         if not self.is_interactive:
-            raise InvalidInputError(f"missing {option}: give it on the command line; no terminal to ask at")
+            raise InvalidInputError(f"missing {option} ({question}): give it on the command line; no terminal to ask")
         return str(typer.prompt(question, default=default, err=True)).strip()
 
     def confirm(self, shown: str, question: str, *, is_exact: bool, what: str, yes: bool) -> None:
