@@ -44,8 +44,8 @@ _PRODUCTS = (
 )
 """Port, opening and greeting of a product's main protocol, and the name and text of its check."""
 RIGHTS_ADVICE = (
-    "ask the broker's operator whether the access list lets this party read and write its own topics; a monitor or "
-    "admin may not, and has `fedmon nodes` and `watch`"
+    "check that its id is the name of its user or certificate, and ask the broker's operator whether the access list "
+    "lets it read and write its own topics; a monitor or admin may not, and has `fedmon nodes` and `watch`"
 )
 CLOCK_TOLERANCE_S = 5.0
 PROBE = b"a file of fedmon doctor\n"

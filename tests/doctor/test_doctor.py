@@ -130,7 +130,7 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, name: str, 
 @pytest.mark.parametrize(
     ("line", "name", "advice"),
     [
-        ("acl_file acl", "QoS 0", "this party read and write its own topics; a monitor or admin may not"),
+        ("acl_file acl", "QoS 0", "its id is the name of its user or certificate, and ask"),
         ("max_packet_size 20000", "payload", "raise the broker's packet size limit"),
         ("retain_available false", "retained", "use another broker"),
     ],
