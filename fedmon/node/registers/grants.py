@@ -289,12 +289,8 @@ def _test(text: str) -> Callable[[Any], bool]:
     node = _expression(text)
     form = rule(node)
     if isinstance(form, list):
-        values = {(type(each), each) for each in form}
-        numbers = {each for each in form if type(each) in (int, float)}
-        return lambda value: (
-            isinstance(value, str | int | float | None)
-            and ((type(value), value) in values or (type(value) in (int, float) and value in numbers))
-        )
+        values = {(isinstance(each, bool), each) for each in form}  # 1 stands for 1.0 too, and not for True
+        return lambda value: isinstance(value, str | int | float | None) and (isinstance(value, bool), value) in values
     if isinstance(node, ast.Call):
         numbers_of = range(*map(ast.literal_eval, node.args))
         return lambda value: type(value) is int and value in numbers_of
