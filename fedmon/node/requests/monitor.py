@@ -10,9 +10,9 @@ import msgspec
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch, may_read, user_stream
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.wire.envelope import Count, Reply, ShortText
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
-from fedmon.common.wire.samples import Columns, MonitorReply
+from fedmon.common.wire.samples import Columns, MonitorReply, SamplesReply
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
@@ -29,17 +29,6 @@ _MOST_WITHHELD = 5_000
 _LARGEST = 2**63 - 1
 _UNREADABLE = "this node cannot read its recording now; try again later, its owner's log says why"
 _encode = msgspec.json.Encoder().encode
-
-
-class EncodedPage(Reply, frozen=True, kw_only=True, tag="samples"):
-    """A SamplesReply whose samples are encoded already, because their size decides how many of them go."""
-
-    boot: Count
-    stream: ShortText
-    batches: list[msgspec.Raw]
-    next_seq: Count | None = None
-    oldest_seq: Count | None = None
-    last_seq: Count | None = None
 
 
 class MonitorHandler:
@@ -125,8 +114,8 @@ class MonitorHandler:
         except StorageError as problem:
             logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
             raise DeclinedError(ErrorCode.BUSY, _UNREADABLE) from None
-        self._on_sent(found.names, found.samples)
-        return EncodedPage(
+        self._on_sent(found.names, sum(len(batch.t) for batch in found.batches))
+        return SamplesReply(
             boot=request.boot or 0 if kept is None else kept.boot,
             stream=request.stream,
             batches=found.batches,
@@ -141,17 +130,16 @@ class _Page:
     """As many samples as fit; ``next_seq`` is the first that did not, None when all did."""
 
     def __init__(self) -> None:
-        self.batches: list[msgspec.Raw] = []
+        self.batches: list[Columns] = []
         self.next_seq: int | None = None
-        self.samples = 0
-        self._series: dict[str, None] = {}
         self._left = PAGE_BYTES - _FRAME_BYTES
         self._withheld = 0
 
     @property
     def names(self) -> list[str]:
         """The metrics that the page carries."""
-        return list(dict.fromkeys(map(metric_name, self._series)))
+        series = dict.fromkeys(name for batch in self.batches for name in batch.columns)
+        return list(dict.fromkeys(map(metric_name, series)))
 
     def fill(self, found: Iterator[Batch]) -> None:
         """Take samples until the page is full, or too many were passed of which nothing leaves."""
@@ -165,23 +153,20 @@ class _Page:
     def _add(self, batch: Batch) -> bool:
         """Add a batch, or the front part of it that fits; False when the page is full."""
         part = batch
-        while len(text := _encoded(part)) > self._left and len(part.t) > 1:
-            share = len(part.t) * self._left // len(text)
+        while (size := len(_encode(_columns(part)))) > self._left and len(part.t) > 1:
+            share = len(part.t) * self._left // size
             part = part.part(part.seq, part.seq + max(0, share - 1))
-        if len(text) > self._left and self.batches:
+        if size > self._left and self.batches:
             self.next_seq = part.seq
             return False
-        if len(text) > MAX_SAMPLE_BYTES:  # alone a sample may take a whole message
+        if size > MAX_SAMPLE_BYTES:  # alone a sample may take a whole message, and fills the page
             part = fitting(part, MAX_SAMPLE_BYTES)
-            text = _encoded(part)
-        self.batches.append(msgspec.Raw(text))
-        self.samples += len(part.t)
-        self._series.update(dict.fromkeys(part.columns))
-        self._left -= len(text) + 1
+        self.batches.append(_columns(part))
+        self._left -= size + 1
         if part.last_seq < batch.last_seq:
             self.next_seq = part.last_seq + 1
         return self.next_seq is None
 
 
-def _encoded(part: Batch) -> bytes:
-    return _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, columns=part.columns, reasons=part.reasons))
+def _columns(part: Batch) -> Columns:
+    return Columns(seq=part.seq, t=part.t, mono=part.mono, columns=part.columns, reasons=part.reasons)
