@@ -19,7 +19,7 @@ from fedmon.common.text import joined, plural, shorten
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database
-from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
+from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, TYPES, rule
 
 EVERY = "*"
 NEVER = "never"
@@ -27,7 +27,6 @@ DEFAULT_DAYS = 366
 MAX_REQUESTS = 20
 """The requests of one researcher for one plan that are kept: open ones before decided ones, the latest first."""
 _SHOWN, _MOST_REASON = 60, 300
-_TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -297,7 +296,7 @@ def _test(text: str) -> Callable[[Any], bool]:
     if isinstance(node, ast.List):
         inner = _test(ast.unparse(node.elts[0]))
         return lambda value: isinstance(value, list) and all(map(inner, value))
-    types = _TYPES[form]
+    types = TYPES[form]
     return lambda value: type(value) in types
 
 

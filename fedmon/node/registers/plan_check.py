@@ -20,7 +20,7 @@ CPU_S = 5
 MEMORY_BYTES = 512 * 1024 * 1024
 MAX_DECLARED_BYTES = 16_384
 MAX_RULE_BYTES, MAX_RULE_DEPTH = 4_096, 4
-TYPES = ("int", "float", "str", "bool")
+TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 FORMS = (
     "a rule is int, float, str, bool, range(5, 51), a list of the admitted values such as ['mean', 'sum'], or a list "
     f"of one rule such as [float] for a list of such values (at most {MAX_RULE_DEPTH} deep, of {MAX_RULE_BYTES} bytes)"
