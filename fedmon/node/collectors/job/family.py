@@ -31,44 +31,44 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
     return list(found.values())
 
 
-def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
+def with_limit(name: bytes, value: int) -> list[Birth]:
     """Return the processes of this machine with a limit, such as ``b"Max file locks"``, of exactly this value."""
     found = []
-    for pid in all_pids(proc):
+    for pid in all_pids():
         try:
-            limits = read_whole(b"%s/%d/limits" % (os.fsencode(proc), pid))
+            limits = read_whole(b"/proc/%d/limits" % pid)
         except OSError:
             continue
         words = next((line[len(name) :].split() for line in limits.splitlines() if line.startswith(name)), [])
-        each = find_birth(pid, proc) if words[:1] == [b"%d" % value] else None
+        each = find_birth(pid) if words[:1] == [b"%d" % value] else None
         if each is not None:
             found.append(each)
     return found
 
 
-def tasks_of(user: int, *, proc: Path = THIS_MACHINE.proc) -> int:
+def tasks_of(user: int) -> int:
     """Return the number of visible processes and threads of a user."""
     tasks = 0
-    for pid in all_pids(proc):
+    for pid in all_pids():
         try:
-            about = (proc / str(pid) / "task").stat()
+            about = Path(f"/proc/{pid}/task").stat()
         except OSError:
             continue
         tasks += about.st_nlink - 2 if about.st_uid == user else 0
     return tasks
 
 
-def proportional_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
+def proportional_bytes(pid: int) -> int | None:
     """Return the memory of a process, shared pages divided among the sharers; None if it cannot be read.
 
     Source: Linux Documentation/filesystems/proc.rst, smaps_rollup.
     """
-    return _kilobytes(b"%s/%d/smaps_rollup" % (os.fsencode(proc), pid), b"\nPss:")
+    return _kilobytes(b"/proc/%d/smaps_rollup" % pid, b"\nPss:")
 
 
-def peak_resident_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
+def peak_resident_bytes(pid: int) -> int | None:
     """Return the peak of a process's resident memory since exec; None if it cannot be read."""
-    return _kilobytes(b"%s/%d/status" % (os.fsencode(proc), pid), b"\nVmHWM:")
+    return _kilobytes(b"/proc/%d/status" % pid, b"\nVmHWM:")
 
 
 def _kilobytes(path: bytes, key: bytes) -> int | None:
