@@ -255,6 +255,39 @@ def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
     assert report(host) == {"plugin-cups": "no permission: the cupboard", "host_pots": None}
 
 
+def test_a_plug_in_with_another_report_is_read_and_reported_anew_before_its_time() -> None:
+    class Learning(Counting):
+        lane = Lane.SLOW
+        news: BaseException | bool = False
+
+        @property
+        def probe_changed(self) -> bool:
+            if isinstance(self.news, BaseException):
+                raise self.news
+            return self.news
+
+        def probe(self) -> dict[str, str | None]:
+            self.news = False
+            return super().probe()
+
+    given: dict[str, Any] = {}
+    cups = Learning(lambda: given)
+
+    def make(context: Context) -> Collector:
+        context.declare(rows("a test", Unit.COUNT, {"host_cups": "A count."}))
+        return cups
+
+    reader = StreamReader(loaded(["cups"], [Offered("cups", make)]))
+    reader.probe()
+    reader.read(NOW)
+
+    given["host_cups"], cups.news = 1, SystemExit(1)
+    assert reader.read(Instant(t=NOW.t + 1, mono=NOW.mono + 1)).values == {}
+    cups.news = True
+    assert reader.read(Instant(t=NOW.t + 2, mono=NOW.mono + 2)).values == {"host_cups": 1}
+    assert reader.capabilities() == {"host_cups": None}
+
+
 def test_a_plug_in_is_told_before_its_last_reading_and_closed_after_it() -> None:
     told: list[str] = []
 

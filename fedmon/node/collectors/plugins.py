@@ -142,9 +142,6 @@ class GuardedCollector:
     ``declared`` maps the names of the plug-in's metrics to their rows.
     """
 
-    probe_changed = False
-    """Whether a series was refused since the last report."""
-
     def __init__(self, plugin: str, collector: Collector, declared: Mapping[str, Metric], *, many: bool) -> None:
         self.name = f"plugin-{plugin}-{collector.name}" if many else f"plugin-{plugin}"
         if not isinstance(collector.lane, Lane):
@@ -153,6 +150,7 @@ class GuardedCollector:
         self._plugin, self._collector, self.declared = plugin, collector, declared
         self._allowed: dict[str, bool] = {}
         self._refusal = ""
+        self._refused_since = False
         # What a collector may have, or not.
         self.close, self.ending = (getattr(collector, word, lambda: None) for word in ("close", "ending"))
 
@@ -179,8 +177,16 @@ class GuardedCollector:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
             return {self.name: CollectorUnavailableError.of(error, f"plug-in {self._plugin}: ").reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
-        self.probe_changed = False
+        self._refused_since = False
         return report | ({self.name: self._refusal} if self._refusal else {})
+
+    @property
+    def probe_changed(self) -> bool:
+        """Whether a series was refused since the last report, or the plug-in's own report changed."""
+        try:
+            return self._refused_since or bool(getattr(self._collector, "probe_changed", False))
+        except (Exception, SystemExit):  # noqa: BLE001 - foreign code, asked between readings
+            return False
 
     def _allows(self, key: str) -> bool:
         """Tell whether a series belongs to a declared metric, with its labels; the first one that does not is named."""
@@ -190,7 +196,7 @@ class GuardedCollector:
         fault = f"has more than {_MAX_SERIES} series" if is_full else self._fault(key)
         if fault and not self._refusal:
             self._refusal = f"{Why.FAILED.value}: the plug-in {self._plugin} {fault}: {key!r:.100}"
-            self.probe_changed = True
+            self._refused_since = True
             logger.warning("collector plug-in %s: %r is dropped: it %s", self._plugin, key, fault)
         if not is_full:
             self._allowed[key] = not fault
