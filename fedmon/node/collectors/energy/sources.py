@@ -101,7 +101,8 @@ def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[
         chosen = {sensor.name: sensor for sensor in sensors if sensor.name in named}  # of two of one name the power
         missing = sorted(set(named) - chosen.keys())
         if missing:
-            return [], f"sensor {missing[0]} of [energy] node_power_sensors not found"
+            others = ", ".join(sensor.name for sensor in sensors[:8]) or "none"
+            return [], f"sensor {missing[0]} of [energy] node_power_sensors not found; this machine has: {others}"
         return list(chosen.values()), ""
     power = [sensor for sensor in sensors if not sensor.counts_energy and not _OF_A_DEVICE.fullmatch(sensor.driver)]
     meters = [sensor for sensor in power if sensor.driver == SYSTEM_METER] or power
