@@ -356,7 +356,6 @@ class _Watch:
         self._collector = collector
         self._lane_s = collector.lane.value
         self.is_fast = collector.lane is Lane.FAST
-        self._learns = hasattr(type(collector), "probe_changed")
         self._start: float | None = None
         self._next = 0.0
         self._gave: Collection[str] = ()
@@ -460,7 +459,7 @@ class _Watch:
             raise _LeftBehindError
 
     def _has_news(self) -> bool:
-        return self._learns and bool(getattr(self._collector, "probe_changed", False))
+        return bool(getattr(self._collector, "probe_changed", False))
 
     def _miss(self, reason: str, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         values.update(dict.fromkeys(self._gave))
