@@ -250,7 +250,7 @@ class JobTarget:
     ``uncounted`` belong to the sampler's thread, ``target`` to perf's.
     """
 
-    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, *, proc: Path) -> None:
         self.cgroup = ""
         """The job's cgroup as perf calls it, once it is known that perf may count it."""
         self._proc = proc

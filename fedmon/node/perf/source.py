@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fedmon.common.settings.values import PerfSettings
-from fedmon.node.collectors.base import Roots, Why, why
+from fedmon.node.collectors.base import THIS_MACHINE, Roots, Why, why
+from fedmon.node.collectors.files import text_or
 from fedmon.node.perf.events import (
     SEPARATOR,
     Group,
@@ -101,7 +101,7 @@ def processor(roots: Roots) -> tuple[str, str]:
 
     A virtual machine may claim another processor: only a trial shows which events can be counted.
     """
-    first = _text(roots.proc / "cpuinfo").partition("\n\n")[0]
+    first = text_or(roots.proc / "cpuinfo").partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     facts = {key.strip(): value.strip() for key, _, value in pairs}
     vendor, family, model = (facts.get(key, "") for key in ("vendor_id", "cpu family", "model"))
@@ -121,20 +121,12 @@ def _named(vendor: str, family: int, model: int) -> str:
     return _UNKNOWN
 
 
-def _text(path: Path) -> str:
-    """Return a file's text without the line's end; empty if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    except OSError:
-        return ""
-
-
 class PerfSource:
     """Perf and its usable groups, which are tried out at the first use; every method is safe from any thread."""
 
-    def __init__(self, settings: PerfSettings, *, roots: Roots | None = None) -> None:
+    def __init__(self, settings: PerfSettings, *, roots: Roots = THIS_MACHINE) -> None:
         self.settings = settings
-        self.roots = roots if roots is not None else Roots()
+        self.roots = roots
         self.perf = shutil.which(settings.command) or settings.command
         self._lock = threading.Lock()
         self._plans: dict[tuple[PerfScope, bool], Plan] = {}
@@ -142,7 +134,7 @@ class PerfSource:
     @property
     def paranoia(self) -> str:
         """The kernel's restriction of perf, in words."""
-        level = _text(self.roots.proc / "sys/kernel/perf_event_paranoid")
+        level = text_or(self.roots.proc / "sys/kernel/perf_event_paranoid")
         return f"kernel.perf_event_paranoid is {level}" if level else "kernel.perf_event_paranoid cannot be read"
 
     def plan(
