@@ -15,18 +15,17 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Lane, Roots, Why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.hardware import hardware
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
-from fedmon.node.collectors.nvml.library import AbsentError
 from fedmon.node.measure.sampler import StreamReader
 
 if TYPE_CHECKING:
     from fedmon.node.perf.source import PerfSource
 
-NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a simulated tree has no GPUs")
+NO_GPU_IN_A_TREE = CollectorUnavailableError(Why.UNSUPPORTED, "a simulated tree has no GPUs")
 PROBED_WITHIN_S = 20.0
 """The longest wait for perf's trials, and for a slow start of NVML."""
 

@@ -39,10 +39,6 @@ class RefusedError(CollectorUnavailableError):
         super().__init__(why, f"{call}: {error.lower().replace('_', ' ')}")
 
 
-class AbsentError(CollectorUnavailableError):
-    """This machine has no NVML, no driver or no GPU; a retry is of no use."""
-
-
 class Nvml:
     """A module such as ``pynvml``, called by names; safe from any thread, as NVML is."""
 
@@ -86,12 +82,12 @@ class Nvml:
 def load_nvml() -> Nvml:
     """Return NVML through ``pynvml``; importing it costs 4 MB, so the driver's library is looked for first.
 
-    Raises AbsentError.
+    Raises CollectorUnavailableError without a driver.
     """
     try:
         ctypes.CDLL(_SONAME)
     except OSError:
-        raise AbsentError(Why.NOT_FOUND, f"{_SONAME}: no NVIDIA driver on this machine") from None
+        raise CollectorUnavailableError(Why.NOT_FOUND, f"{_SONAME}: no NVIDIA driver on this machine") from None
     import pynvml
 
     return Nvml(pynvml)

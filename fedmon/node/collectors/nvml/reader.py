@@ -17,7 +17,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.files import Reasons, Values, reported
 from fedmon.node.collectors.nvml import queries
-from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml
+from fedmon.node.collectors.nvml.library import Nvml, RefusedError, load_nvml
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
 from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query
 
@@ -45,19 +45,19 @@ class NvmlSession:
     One thread, ``fedmon-gpu``, makes all calls of NVML; one that hangs holds up all GPUs. `gpus`, `ask`, `lose` and
     `keep` belong to the thread, all other methods are safe from any thread and never wait for NVML. A GPU keeps its
     label, the index under which it was listed first. NVML is started again only after a GPU was lost. ``absent`` says
-    why there is no GPU.
+    why there is no GPU, and then NVML is not tried again.
     """
 
     def __init__(
         self,
         nvml: Nvml | None,
         *,
-        absent: AbsentError | None = None,
+        absent: CollectorUnavailableError | None = None,
         retry_s: float = RETRY_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml, self._retry_s, self._monotonic = nvml, retry_s, monotonic
-        self.absent = absent or (None if nvml else AbsentError(Why.NOT_FOUND, "NVML"))
+        self.absent = absent or (None if nvml else CollectorUnavailableError(Why.NOT_FOUND, "NVML"))
         self._lock = threading.Lock()
         self._users: set[object] = set()
         self._actor: Actor | None = None
@@ -149,7 +149,7 @@ class NvmlSession:
     def gpus(self) -> Mapping[str, Gpu]:
         """Return the GPUs by label, lost ones included; start NVML if it does not run or a retry is due.
 
-        Raises AbsentError if there is no GPU, CollectorUnavailableError if NVML cannot be started.
+        Raises CollectorUnavailableError if there is no GPU or NVML cannot be started.
         """
         is_due = self._restart_at is None or self._monotonic() >= self._restart_at
         if is_due and (self._gpus is None or self._restart_at is not None) and self._nvml:
@@ -194,14 +194,14 @@ class NvmlSession:
         except RefusedError as error:
             self._end()
             if not self.starts and error.error in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED", "FUNCTION_NOT_FOUND"):
-                self.absent = AbsentError(Why.NOT_FOUND, error.reason.partition(": ")[2])
+                self.absent = CollectorUnavailableError(Why.NOT_FOUND, error.reason.partition(": ")[2])
                 return
             self._problem = error
             self._retry_later()
             return
         if count == 0 and not self._labels:
             self._end()
-            self.absent = AbsentError(Why.NOT_FOUND, "no GPU: NVML lists none")
+            self.absent = CollectorUnavailableError(Why.NOT_FOUND, "no GPU: NVML lists none")
             return
         self.starts += 1
         with self.ask("the list of GPUs"):
@@ -404,5 +404,5 @@ def open_session(nvml: Nvml | None = None) -> NvmlSession:
     """Return a session over ``nvml`` or this machine's NVML; without a driver it is absent."""
     try:
         return NvmlSession(nvml or load_nvml())
-    except AbsentError as error:
+    except CollectorUnavailableError as error:
         return NvmlSession(None, absent=error)
