@@ -13,6 +13,7 @@ from typing import Self
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.series import series
+from fedmon.node.collectors.agent import TIMES
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,6 @@ COLLECT_SECONDS = "agent_collect_seconds"
 COLLECT_CPU = "agent_collect_cpu_seconds_total"
 INTERVAL = "agent_interval_seconds"
 TICKS_MISSED = "agent_ticks_missed_total"
-COLLECTOR_SECONDS = "agent_collector_seconds"
 
 _HANGS = f"{Why.FAILED.value}: the collector does not return"
 _AVERAGED_TICKS, _CALM_TICKS = 8.0, 20
@@ -196,7 +196,7 @@ class Sampler:
     def collector_counts(self) -> dict[str, float | None]:
         """Return the duration of the last reading of each collector, as series of ``agent_collector_seconds``."""
         return {
-            series(COLLECTOR_SECONDS, stream=stream, collector=watch.name): round(watch.seconds, 6)
+            series(TIMES, stream=stream, collector=watch.name): round(watch.seconds, 6)
             for stream, reader in self._readers.items()
             for watch in reader.watches
             if watch.seconds is not None

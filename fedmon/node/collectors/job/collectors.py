@@ -13,7 +13,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
 from fedmon.node.collectors.cpu import OnlineCpus
-from fedmon.node.collectors.files import TICKS_PER_S, Reasons, Values, miss, read_file
+from fedmon.node.collectors.files import PROBE, TICKS_PER_S, Reasons, Values, miss, read_file
 from fedmon.node.collectors.job import process
 from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP, PEAK, SWAP
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
@@ -232,7 +232,7 @@ class StatusCollector:
 
     def probe(self) -> dict[str, str | None]:
         """Report the readable values of the present processes."""
-        return _report(self.collect(Instant(t=0, mono=0)))
+        return _report(self.collect(PROBE))
 
     def _keep(self, threads: dict[_Thread, tuple[int, int]]) -> None:
         for key, (voluntary, involuntary) in self._switches.items():
