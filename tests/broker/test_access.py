@@ -14,7 +14,7 @@ from fedmon.common.wire import topics
 from fedmon.doctor.cli import CheckStatus, talk
 from fedmon.researcher.federation import Federation
 from tests.broker.party import Party, RefusedError
-from tests.broker.production import Production
+from tests.broker.production import Production, require_names_of_jobs
 from tests.support.clusters import CLUSTERS, Cluster
 from tests.support.passwords import PASSWORD
 from tests.support.requirements import require
@@ -142,6 +142,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest, brokers: Callable[[str], Running]) -> Running:
+    if (request.param, request.node.callspec.params.get("user")) == ("mosquitto", C):
+        require_names_of_jobs()
     return brokers(request.param)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.broker.users import Role
 from fedmon.researcher.samples.watch import LiveSample
-from tests.broker.production import Production
+from tests.broker.production import Production, require_names_of_jobs
 from tests.node.job.tool_runs import numbers, start
 from tests.support.environment import plain_environment
 from tests.support.waiting import wait_until
@@ -17,6 +17,7 @@ USERS = {"alice": Role.RESEARCHER, "cluster-1": Role.JOB, "hospital-a": Role.NOD
 
 
 def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -> None:
+    require_names_of_jobs()
     seen: list[LiveSample] = []
     with Production(tmp_path / "broker", USERS) as production, production.researcher(tmp_path) as federation:
         federation.monitor(seen.append, nodes=[NODE])
