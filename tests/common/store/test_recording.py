@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sqlite3
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -195,6 +197,26 @@ def test_a_reader_sees_what_a_writer_adds_and_merges(path: Path) -> None:
         assert reader.extents()[0].last_seq == 2999
         with pytest.raises(StorageError, match="reading only"):
             reader.append([batch(0)])
+
+
+def test_a_writer_that_came_while_a_closed_recording_was_read_is_held_up_by_no_later_reader(path: Path) -> None:
+    @contextlib.contextmanager
+    def reading() -> Iterator[None]:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM batch").fetchone()[0]
+            yield
+
+    with Recording(path) as recording:
+        recording.append([batch(0)])
+    with reading():
+        writer = Recording(path)
+
+    with writer:
+        writer.append([batch(10)])
+        with reading():
+            writer.append([batch(20)])
+        assert seqs(writer.read()) == list(range(30))
 
 
 def test_two_writers_store_no_sample_twice(path: Path) -> None:
