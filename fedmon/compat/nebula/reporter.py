@@ -244,8 +244,8 @@ class Reporter:
     ) -> None:
         self.config, self.trainer, self.cm, self._generation = config, trainer, cm, generation
         if isinstance(broker, str):
-            broker = load_broker(broker, os.environ)
-            node_id = node_id or broker.username  # under another name a broker with users drops everything
+            url, broker = broker, load_broker(broker, os.environ)
+            node_id = node_id or (broker.username if "@" in url else None)  # a broker with users drops another's
         self._broker = broker
         self._keywords: dict[str, Any] = {
             "report_frequency": report_frequency,

@@ -170,14 +170,17 @@ async def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and
     await ours.stop()
 
 
-def test_a_reporter_has_the_name_of_its_user_and_the_password_of_the_environment(
+def test_a_reporter_has_the_name_of_the_user_in_its_url_and_the_password_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDMON_BROKER_PASSWORD_FILE", str(secret_file(tmp_path / "password", "of-ward-3")))
 
-    ours = Reporter(participant(), broker="mqtt://ward-3@127.0.0.1", streams={})
+    monkeypatch.setenv("FEDMON_BROKER_USERNAME", "shared")
+
+    ours, other = (Reporter(participant(), broker=f"mqtt://{user}127.0.0.1", streams={}) for user in ("ward-3@", ""))
 
     assert ours._broker is not None
+    assert other.node_id == "node-3"
     assert (ours.node_id, ours._broker.password()) == ("ward-3", "of-ward-3")
 
 
