@@ -272,7 +272,7 @@ class Registry:
         actions: list[Action] = [*alarms(engine.state), *left.unassigned.values()]
         for action in actions:
             engine.perform(action)
-        for guid, seen in left.state.resources.items():
+        for guid, seen in sorted(left.state.resources.items()):
             if seen.state is not ResourceState.RELEASED:
                 engine.run(functools.partial(self._resources[guid].take_up, seen.calling), guid, seen.calling)
 

@@ -75,7 +75,7 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
 
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
-    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready))
+    graph = Dependencies(grouped(state, sorted(state.resources), wait_all_ready=wait_all_ready))
     stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
@@ -140,7 +140,7 @@ def _has_stop(resource: Resource) -> bool:
 def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
     """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
     checked: dict[tuple[int, str], list[Problem]] = {}
-    for resource in resources:
+    for resource in sorted(resources, key=lambda one: one.guid):
         for name, what, condition in waits_of(resource, state):
             if name in COMES_TO and resource.state >= COMES_TO[name]:
                 continue
