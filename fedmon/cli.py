@@ -369,7 +369,7 @@ def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
         traceback.print_exception(error)
     if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
         error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
-    elif isinstance(error, OSError):  # as of a folder of another user, or of no room for temporary files
+    elif isinstance(error, OSError) and error.errno:  # as of a folder of another user, or of no room for files
         if not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
             raise error
         error = StorageError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

@@ -239,6 +239,7 @@ cli.main(sys.argv[1:-1])
         ("RuntimeError('two\\nlines')", "internal error: RuntimeError: two\\nlines (`fedmon --debug ...` shows where)"),
         ("PermissionError(13, 'Permission denied', '/root/x')", "Permission denied: /root/x"),
         ("FileNotFoundError(2, 'No usable temporary directory')", "No usable temporary directory"),
+        ("TimeoutError()", "internal error: TimeoutError:  (`fedmon --debug ...` shows where)"),
     ],
 )
 def test_an_error_that_no_verb_expects_is_one_line_and_with_debug_shows_where(error: str, told: str) -> None:
