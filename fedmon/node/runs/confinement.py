@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -172,8 +172,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 class Confinement:
     """Has a worker look for the strongest level until it works, and again if that changes or is doubted.
 
-    ``found`` is the last finding, None unless it holds for the present settings. ``on_found()`` is called after each
-    look. Without ``is_heard`` there is none. Belongs to the node's worker.
+    ``found`` is the last finding, None unless it holds for the present settings. Without ``is_heard`` there is no look.
+    Belongs to the node's worker.
     """
 
     def __init__(
@@ -184,12 +184,11 @@ class Confinement:
         workers: Workers,
         *,
         is_heard: bool,
-        on_found: Callable[[], object],
     ) -> None:
         self.runtime = folder / "runtime"
         self.found: Ground | None = None
         self._told: tuple[Level | None, str] | None = None
-        self._settings, self._workers, self._is_heard, self._on_found = settings, workers, is_heard, on_found
+        self._settings, self._workers, self._is_heard = settings, workers, is_heard
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._looked_at = self._due = 0.0
 
@@ -250,7 +249,6 @@ class Confinement:
             logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)
         if found.level != LEVELS[0]:
             self._due = min(self._due, time.monotonic() + (LOOK_AGAIN_S if found.problem else _SELDOM_S))
-        self._on_found()
 
 
 def _looked_with(settings: RunsSettings) -> tuple[object, ...]:

@@ -152,9 +152,7 @@ class Runs:
         self.register = registers.jobs
         self._admission = Admission(policy, registers.plans, registers.datasets, folder)
         self.launcher = Launcher(self._poked)
-        self.confinement = Confinement(
-            settings.runs, folder, self.launcher, workers, is_heard=is_heard, on_found=self._start_waiting
-        )
+        self.confinement = Confinement(settings.runs, folder, self.launcher, workers, is_heard=is_heard)
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
         self._poked_jobs: set[str] = set()
@@ -259,10 +257,9 @@ class Runs:
                 self._take_end(active, job, record.result)
 
     def follow(self, settings: NodeSettings) -> None:
-        """Follow other settings from the next job on, and ask the rules again about those that wait."""
+        """Follow other settings from the next job on, and for those that wait."""
         self._settings = settings
         self.confinement.follow(settings.runs)
-        self._start_waiting()
 
     # --- the life of the node --------------------------------------------------------------------------------------
 
@@ -287,6 +284,9 @@ class Runs:
     def tick(self) -> None:
         """Look after every job; about once a second."""
         self.confinement.look_if_due()
+        waiting, self._waiting = self._waiting, []
+        for launch in waiting:
+            launch()
         for active in list(self._active.values()):
             self._guarded(active, self._look_after)
         self._scalars.flush()
@@ -321,11 +321,6 @@ class Runs:
             lambda: fetch_inputs(inputs, active.folder.path, max_bytes=most, allowed_urls=urls),
             lambda fetched: self._launch(active, request, None, fetched),
         )
-
-    def _start_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for launch in waiting:
-            launch()
 
     def _launch(
         self, active: ActiveJob, request: Run, admitted: Admitted | None, fetched: int | FedmonError | None = None

@@ -13,7 +13,7 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.settings.values import RunsSettings
 from fedmon.node.runs import confinement
-from fedmon.node.runs.confinement import Confinement, lay_out
+from fedmon.node.runs.confinement import Confinement, Ground, lay_out
 from fedmon.node.runs.folder import ENDING_BYTES
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.workers import Workers
@@ -73,16 +73,16 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
 ) -> None:
     assert confinement.LOOK_AGAIN_S <= 60.0
     monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
-    problems: list[str] = []
+    looks: list[Ground | None] = [None]
     launcher, workers = Launcher(print), Workers(lambda job: bool(job()) or True)
     no_python = RunsSettings(python=Path("/bin/false"))
-    looking = Confinement(
-        no_python, tmp_path, launcher, workers, is_heard=True, on_found=lambda: problems.append(str(looking.found))
-    )
+    looking = Confinement(no_python, tmp_path, launcher, workers, is_heard=True)
 
     def wait(condition: Callable[[], bool], what: str) -> None:
         def found() -> bool:
             looking.look_if_due()
+            if looking.found is not looks[-1]:
+                looks.append(looking.found)
             return condition()
 
         wait_until(found, timeout_s=20.0, what=what)
@@ -98,9 +98,9 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
             wait(lambda: "does not answer" in caplog.text, "another fault")
             looking.follow(RunsSettings())
             seen = f"cannot write {tmp_path / name}"
-            wait(lambda: str(problems).count(seen) > 4, "the fifth look")
+            wait(lambda: str(looks).count(seen) > 4, "the fifth look")
         assert caplog.text.count("no plan can run on this node: cannot write") == 1
-        wait(lambda: "cannot write" not in problems[-1], "a look without the fault")
+        wait(lambda: "cannot write" not in str(looks[-1]), "a look without the fault")
     finally:
         workers.stop()
         launcher.stop()
