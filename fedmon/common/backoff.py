@@ -14,9 +14,8 @@ class Backoff:
 
     def __init__(self, first_s: float, *, longest_s: float, factor: float = 2.0, jitter: float = 0.0) -> None:
         self.longest_s = longest_s
-        self.attempts = 0
         self._first_s, self._factor, self._jitter = first_s, factor, jitter
-        self._next_s = first_s
+        self.reset()
 
     def next_s(self) -> float:
         """Count a failed attempt; return how many seconds to wait before the next."""

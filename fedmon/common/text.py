@@ -22,6 +22,7 @@ _SHORT_ID = 13
 UNLIMITED = 10_000
 """Columns of a pipe or file: nothing is cut there."""
 _NUMBER = re.compile(r"-|[-+]?\d[\d.]*(e[-+]?\d+)?( ?([^\W\d_]{1,3}|[%°]C?))?(/s)?")
+_DIGITS = re.compile(r"([0-9]{1,18})")
 _HEAD, _RULE = "1", "2"
 """Codes of bold and faint text on a terminal (ECMA-48, SGR)."""
 
@@ -122,6 +123,12 @@ def short_ids(ids: Collection[str]) -> dict[str, str]:
     )
     enough = next(sizes, _ID_WIDTH)
     return {each: one[:enough] if one.count("-") == 4 and len(one) == _ID_WIDTH else each for each, one in bare.items()}
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the sort key of a text: numbers in it count as numbers, and come before letters."""
+    parts = enumerate(_DIGITS.split(text))
+    return tuple((0, int(part), part) if place % 2 else (1, 0, part) for place, part in parts if part)
 
 
 def table(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,22 +18,12 @@ from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording import RecordedStream
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
-from fedmon.common.text import joined, short_ids, sound
+from fedmon.common.text import joined, natural, short_ids, sound
 from fedmon.report.blocks import Block, Damage, Floats, labels_of, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.source import JOB, Host, Source
 
-_PARTS = re.compile(r"([0-9]{1,18})")
-
 Order = tuple[tuple[int, int, str], ...]
-
-
-def natural(text: str) -> Order:
-    """Return the sort key of a text: numbers in it count as numbers, and come before letters."""
-    parts = filter(None, _PARTS.split(text))
-    return tuple((0, int(part), part) if _PARTS.fullmatch(part) else (1, 0, part) for part in parts)
-
-
 LABELS = ("job", "system", "partition", "env", "name")
 """The labels of a run that become separate columns, in this order."""
 _PLACES = {name: place for place, name in enumerate(METRICS)}

@@ -11,10 +11,10 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import Mark, RecordedStream
-from fedmon.common.text import plural
+from fedmon.common.text import natural, plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
-from fedmon.report.selection import find_job, known_jobs, named, natural, of_job
+from fedmon.report.selection import find_job, known_jobs, named, of_job
 from fedmon.report.source import HOST, JOB, Host, Source
 from fedmon.report.totals import StreamTotal, Totals
 

@@ -61,7 +61,7 @@ def encode(batches: Sequence[Batch]) -> bytes:
     """Return the body of batches of one stream that follow each other without a gap."""
     names = list(dict.fromkeys(itertools.chain.from_iterable(batch.columns for batch in batches)))
     columns = [_joined([batch.t for batch in batches]), _joined([batch.mono for batch in batches])]
-    columns += [_joined([_column(batch, name) for batch in batches]) for name in names]
+    columns += [_joined([batch.columns.get(name) or [None] * len(batch.t) for batch in batches]) for name in names]
     apart = len(columns[0]) > _SHORT
     entries: list[Any] = []
     parts: list[bytes] = []
@@ -165,11 +165,6 @@ def inflated(part: bytes) -> bytes:
 
 def _joined(columns: list[Any]) -> Column:
     return columns[0] if len(columns) == 1 else list(itertools.chain.from_iterable(columns))
-
-
-def _column(batch: Batch, name: str) -> Column:
-    column = batch.columns.get(name)
-    return [None] * len(batch.t) if column is None else column
 
 
 def _separated(reasons: Reasons, first: int, last: int) -> Iterator[tuple[int, int, dict[str, str]]]:

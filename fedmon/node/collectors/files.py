@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
+from fedmon.common.text import natural
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
 
 Values = dict[str, float | None]
@@ -20,7 +21,6 @@ PROBE = Instant(t=0.0, mono=0.0)
 TICKS_PER_S, PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _MAX_BYTES = 65_536
 _OF_THE_KERNEL = ("/proc/", "/sys/")
-_DIGITS = re.compile(r"(\d+)")
 
 
 class KernelFile:
@@ -268,11 +268,6 @@ def entries_or_none(folder: Path, pattern: str = "") -> list[str]:
         return entries(folder, pattern)
     except CollectorUnavailableError:
         return []
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers inside names by their value."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]
 
 
 def garbled(path: Path | str, text: bytes) -> CollectorUnavailableError:

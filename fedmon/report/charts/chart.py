@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.store.recording_reader import chooser
-from fedmon.common.text import duration, short_ids
+from fedmon.common.text import duration, natural, short_ids
 from fedmon.common.text import joined as told
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats, labels_of, usual_distance
@@ -34,7 +34,6 @@ from fedmon.report.charts.catalogue import (
     quantity_of,
     scale_of,
 )
-from fedmon.report.selection import natural
 from fedmon.report.source import HOST, JOB
 from fedmon.report.subject import Subject
 from fedmon.report.training import COSTS, VALUE, LearningCurve

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from fedmon.common.metrics.series import metric_name
+from fedmon.common.text import natural
 from fedmon.report.blocks import Floats
 from fedmon.report.export import VIEW
-from fedmon.report.selection import ORIGIN, Plan, SpanReader, find_job, known_jobs, natural, plan
+from fedmon.report.selection import ORIGIN, Plan, SpanReader, find_job, known_jobs, plan
 from fedmon.report.source import HOST, JOB, Host, Source
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.metrics.table import MISSING, format_rate, format_value, is_counter
-from fedmon.common.text import joined, plural, short_ids, shorten, table
+from fedmon.common.text import joined, natural, plural, short_ids, shorten, table
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import Absent, Labels, Latest, WatchState
 
@@ -48,9 +48,8 @@ NOTHING = Cell(MISSING)
 
 
 class ScreenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The cells of one node, job or device; ``key`` keeps rows of equal weight in their order."""
+    """The cells of one node, job or device."""
 
-    key: tuple[str, ...]
     cells: tuple[Cell, ...]
 
     @property
@@ -78,9 +77,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows were left out."""
 
     def worst_first(self) -> Table:
-        """Return the rows by weight; equal ones by name."""
-        rows = sorted(self.rows, key=lambda row: row.key)
-        return msgspec.structs.replace(self, rows=tuple(sorted(rows, key=lambda row: row.weight, reverse=True)))
+        """Return the rows by weight; equal ones stay in their order."""
+        return msgspec.structs.replace(self, rows=tuple(sorted(self.rows, key=lambda row: row.weight, reverse=True)))
 
     def cut(self, rows: int) -> Table:
         """Return the first rows; ``more`` says how many were left out."""
@@ -223,7 +221,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             if silent_s is not None:
                 silent = f"{key[0]} (silent {format_value('host_uptime_seconds', silent_s)})"
                 cells = (Cell(silent, Grade.SILENT, 1.0), *cells[1:])
-            rows.append(ScreenRow(key=key, cells=cells))
+            rows.append(ScreenRow(cells=cells))
         return Table(
             title=self.title,
             headers=(*self.about, *(column.header for column in self.columns)),
@@ -312,7 +310,7 @@ _GPU_MARKS = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts
 def _gpus(state: WatchState) -> Iterable[Subject]:
     for (node,), latest, _ in _hosts(state):
         names = {labels["gpu"] for metric in _GPU_MARKS for labels, _ in latest.each(metric) if "gpu" in labels}
-        for gpu in sorted(names):
+        for gpu in sorted(names, key=natural):
             yield (node, gpu), latest, {"gpu": gpu}
 
 
@@ -342,8 +340,9 @@ GPU = Group(
 
 def _values(state: WatchState) -> Iterable[Subject]:
     for node, _, latest in state.streams("user"):
-        for labels, _ in latest.each("user_value"):
-            yield (node, labels.get("name", ""), labels.get("job", MISSING)), latest, labels
+        found = [((node, labels.get("name", ""), labels.get("job", MISSING)), latest, labels)
+                 for labels, _ in latest.each("user_value")]  # fmt: skip
+        yield from sorted(found, key=lambda one: one[0])
 
 
 USER = Group(

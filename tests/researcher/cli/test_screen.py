@@ -69,7 +69,7 @@ def test_fifty_nodes_on_a_small_screen_show_the_worst_and_count_the_rest() -> No
     screen = composed(state)
 
     (table,) = screen.tables
-    assert [row.key[0] for row in table.rows[:2]] == ["hospital-37-of-the-north", "hospital-11-of-the-north"]
+    assert [row.cells[0].text for row in table.rows[:2]] == ["hospital-37-of-the-north", "hospital-11-of-the-north"]
     assert len(table.rows) + table.more == 50
     assert f"... {table.more} more" in "\n".join(drawn(screen, 80))
 
@@ -79,7 +79,7 @@ def test_rows_can_stand_by_name() -> None:
 
     (table,) = composed(state, worst_first=False).tables
 
-    assert [row.key[0] for row in table.rows] == state.nodes
+    assert [row.cells[0].text for row in table.rows] == state.nodes
 
 
 def test_units_are_those_of_the_values() -> None:
@@ -168,7 +168,7 @@ def test_a_silent_node_says_so_and_is_the_worst() -> None:
 def test_every_gpu_has_a_row() -> None:
     state = WatchState(Clock())
     values: dict[str, float | None] = {}
-    for gpu, celsius in (("0", 40.0), ("1", 85.0)):
+    for gpu, celsius in (("10", 85.0), ("2", 40.0), ("0", 40.0)):
         values |= {
             f'gpu_utilization_ratio{{gpu="{gpu}"}}': 0.5,
             f'gpu_memory_used_bytes{{gpu="{gpu}"}}': 70 * GIB,
@@ -180,9 +180,9 @@ def test_every_gpu_has_a_row() -> None:
 
     (table,) = [table for table in composed(state, width=120).tables if table.title == "GPUS"]
 
-    assert [row.key for row in table.rows] == [("north", "1"), ("north", "0")]
+    assert [row.cells[1].text for row in table.rows] == ["10", "0", "2"]
     assert [cell.text for cell in table.rows[0].cells] == [
-        "north", "1", "━━━───  50 %", " " * 9 + "▄", "70.0 GiB", "312 W", "85 °C",
+        "north", "10", "━━━───  50 %", " " * 9 + "▄", "70.0 GiB", "312 W", "85 °C",
     ]  # fmt: skip
 
 

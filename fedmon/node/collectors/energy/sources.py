@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 from fedmon.common.metrics.series import series
+from fedmon.common.text import natural
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
-from fedmon.node.collectors.files import entries_or_none, natural, read_number, text_or
+from fedmon.node.collectors.files import entries_or_none, read_number, text_or
 from fedmon.node.collectors.sensors import Sensor, find_sensors
 
 RAPL = "rapl_energy_joules_total"
