@@ -87,7 +87,7 @@ def start(
     folder.make()
     access = None
     if client_certificates or Users(folder).all():
-        tls = client_certificates or (folder.path / "certificates" / "broker.crt").exists()
+        tls = client_certificates or any((folder.path / "certificates").glob("broker.*"))
         access = Access(tls=tls, client_certificates=client_certificates, revoking=revoking(folder.path))
     broker = choose_engine(engine)(host=host, port=port, folder=folder.path, access=access)
     # Taken one by one: the start and the end of the broker are not cut short.

@@ -147,12 +147,15 @@ def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: 
     assert "still open: restart it now" in added.stdout
 
 
-def test_with_a_certificate_in_its_folder_it_speaks_tls_and_takes_a_renewed_one_at_a_signal(tmp_path: Path) -> None:
+def test_with_a_certificate_and_its_key_it_speaks_tls_and_takes_a_renewed_one_at_a_signal(tmp_path: Path) -> None:
     require_engine("mosquitto")
     with_one_user(tmp_path)
-    make_broker_certificate(tmp_path)
     certificates = tmp_path / "certificates"
+    certificates.mkdir()
+    certificates.joinpath("broker.key").touch()
 
+    refused = fedmon("broker", "start", "--port", "0", "--data-dir", tmp_path)
+    make_broker_certificate(tmp_path)
     with foreground("start", "--port", "0", "--data-dir", tmp_path) as running:
         facts = running.facts
         port, credentials = port_of(facts["url"]), ("hospital-a", PASSWORD)
@@ -162,6 +165,8 @@ def test_with_a_certificate_in_its_folder_it_speaks_tls_and_takes_a_renewed_one_
         running.process.send_signal(signal.SIGHUP)
         _wait_until_let_in(port, credentials, certificates / "ca.crt")
 
+    assert refused.returncode == 1
+    assert "broker.crt is missing" in refused.stderr
     assert facts["url"].startswith("mqtts://127.0.0.1:")
     assert (facts["tls"], facts["warnings"]) == (True, [])
 
