@@ -507,10 +507,10 @@ class Daemon:
     def _live(self) -> dict[str, Any]:
         """Return the part of the status that only a running daemon knows; times are RFC 3339 in UTC.
 
-        ``flapping`` says why connections keep getting lost, ``duplicate`` is another process with this node's id,
-        ``recording`` is "on", "off", or why samples cannot be stored at present. ``sandbox`` is how plans are confined
-        now, None as long as that is not known or no level is possible; ``sandbox_problem`` says why none can run though
-        the level would do. ``jobs`` is how many run.
+        ``flapping`` says why connections keep getting lost, ``unheard`` whether the broker drops its messages,
+        ``duplicate`` is another process with this node's id, ``recording`` is "on", "off", or why samples cannot be
+        stored at present. ``sandbox`` is how plans are confined now, None as long as that is not known or no level is
+        possible; ``sandbox_problem`` says why none can run though the level would do. ``jobs`` is how many run.
         """
         found = self._node.runs.confinement.found
         error, recorder = self._transport.last_error, self._node.pipeline.recorder
@@ -524,6 +524,7 @@ class Daemon:
             "host": self._host,
             "last_error": "" if error is None else str(error),
             "flapping": self._transport.flapping,
+            "unheard": self._presence.is_unheard,
             "duplicate": self._presence.duplicate,
             "recording": "off" if recorder is None else recorder.problem or "on",
             "counters": {

@@ -25,6 +25,7 @@ REFRESH_S = 30.0
 DUPLICATE_HOLDS_S = 150.0
 """Two processes that take the connection from each other are each gone for 60 s, and then there for as long."""
 REMEMBERED = 100
+SHOWN_WITHIN_S = 5.0
 
 
 class PresenceKeeper:
@@ -48,6 +49,7 @@ class PresenceKeeper:
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
         self.is_held = False
         """Whether the broker showed our present state last."""
+        self._announced_at = 0.0
         self._first_boot, self._started = self.boot + 1, utc_now()
         self._announced = collections.deque[tuple[int, datetime.datetime]](maxlen=REMEMBERED)
         self._inherited: Presence | None = None
@@ -75,7 +77,7 @@ class PresenceKeeper:
 
     def announce(self, state: str = "online", reason: str = "") -> None:
         """Publish a newer presence, under the present boot; readers take a party that only tells for restarted."""
-        self._state, self.is_held = self._presence(state, reason), False
+        self._state, self.is_held, self._announced_at = self._presence(state, reason), False, time.monotonic()
         self.refresh()
 
     def refresh(self) -> None:
@@ -90,6 +92,11 @@ class PresenceKeeper:
         """Return the last presence of an orderly stop."""
         self._state = None
         return self._as_will(self._presence("offline", reason))
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the broker has not shown our state since it was announced, some time ago; safe from any thread."""
+        return not self.is_held and time.monotonic() - self._announced_at >= SHOWN_WITHIN_S
 
     @property
     def duplicate(self) -> dict[str, Any] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,22 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, name: str, 
     assert checks[name]["found"].startswith(found)
 
 
+@contextlib.contextmanager
+def broker_with(line: str, folder: Path) -> Iterator[str]:
+    """Run a mosquitto with a line more, such as "acl_file acl": nobody may write. Return its url."""
+    program = MosquittoEngine.program()
+    require(program, "mosquitto is not installed")
+    port = free_port()
+    (folder / "acl").write_text("topic read #\n")
+    (folder / "conf").write_text(f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n{line}\n")
+    with subprocess.Popen([str(program), "-c", "conf"], cwd=folder, stderr=subprocess.DEVNULL) as broker:
+        try:
+            wait_until(lambda: takes_messages(port), what="the broker")
+            yield f"mqtt://127.0.0.1:{port}"
+        finally:
+            broker.terminate()
+
+
 @pytest.mark.parametrize(
     ("line", "name", "advice"),
     [
@@ -136,21 +153,25 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, name: str, 
     ],
 )
 def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advice: str, tmp_path: Path) -> None:
-    program = MosquittoEngine.program()
-    require(program, "mosquitto is not installed")
-    port = free_port()
-    (tmp_path / "acl").write_text("topic read #\n")
-    (tmp_path / "conf").write_text(f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n{line}\n")
-    with subprocess.Popen([str(program), "-c", "conf"], cwd=tmp_path, stderr=subprocess.DEVNULL) as broker:
-        try:
-            wait_until(lambda: takes_messages(port), what="the broker")
-            _, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "3")
-        finally:
-            broker.terminate()
+    with broker_with(line, tmp_path) as url:
+        _, checks = diagnosed("--broker", url, "--timeout", "3")
 
     assert checks[name]["verdict"] == "failed"
     assert advice in checks[name]["advice"]
     assert {"retained", "last will"} & set(checks) == (set() if name == "QoS 0" else {"retained", "last will"})
+
+
+def test_a_node_says_that_the_broker_drops_its_messages(tmp_path: Path) -> None:
+    with broker_with("acl_file acl", tmp_path) as url:
+        folder = write_node_folder(tmp_path / "mute", url=url)
+
+        def told() -> str:
+            return str(diagnosed("--dir", folder)[1].get("node", {}).get("found"))
+
+        with NodeProcess(folder):
+            wait_until(lambda: told().startswith("NOT HEARD: the broker drops all messages of this node; its user"))
+
+            assert told().endswith(" must be 'mute'")
 
 
 def test_a_party_that_is_not_called_as_its_user_is_told(mosquitto: Broker, tmp_path: Path) -> None:

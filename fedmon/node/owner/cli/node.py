@@ -263,6 +263,11 @@ def troubles(document: Mapping[str, Any]) -> Iterator[str]:
         return
     if live["flapping"]:
         yield f"FLAPPING: {live['flapping']}"
+    if live["connected"] and live["unheard"]:
+        yield (
+            "NOT HEARD: the broker drops all messages of this node; its user there, or the common name of its "
+            f"certificate, must be {document['node_id']!r}"
+        )
     if duplicate := live["duplicate"]:
         seen = f"boot {duplicate['boot']}, last seen {ago(duplicate['seen'])}"
         yield f"DUPLICATE: another process uses the id {document['node_id']!r} ({seen}); stop it, or rename one"
