@@ -59,7 +59,7 @@ class Registry:
 
     def __init__(self, ec: Experiment, left: ReplayedRun) -> None:
         self._ec = ec
-        self._guids = {seen.name: guid for guid, seen in left.state.resources.items() if seen.name}
+        self._guids = {seen.name: guid for guid, seen in sorted(left.state.resources.items()) if seen.name}
         self._resources: dict[int, ResourceManager] = {}
         self._highest, self._coming = left.highest_guid, set[int]()
         self._numbers = itertools.count(left.conditions + 1)

@@ -23,7 +23,7 @@ from fedmon.experiment import (
     clsinit_copy,
 )
 from fedmon.experiment.calls import ResultLostError
-from fedmon.experiment.errors import InvalidExperimentError, UnknownTypeError
+from fedmon.experiment.errors import InvalidExperimentError, UnknownGuidError, UnknownTypeError
 from fedmon.experiment.events import Fired, SetWanted, Timer
 from fedmon.experiment.journal import NAME, Journal
 from tests.experiment.own_types import added, blocking, deployed, killed_now, own, started
@@ -186,6 +186,15 @@ def test_timers_retries_and_numbers_go_on(ec: ExperimentController) -> None:
         assert began is not None
         assert (began - failed).total_seconds() >= 1
         assert again.register_resource("local::Process", command=["true"]) == 3
+
+
+def test_the_next_process_tells_the_names_of_resources_in_their_order(ec: ExperimentController) -> None:
+    for name in "hgfedcba":
+        ec.register_resource("test::Plain", name=name)
+
+    again = ExperimentController.reconnect(killed_now(ec))
+    with again, pytest.raises(UnknownGuidError, match="known: 1-8, h, g, f, e, d, c, b, a"):
+        again.get_resource("i")
 
 
 def test_a_failure_is_judged_once_and_what_it_meant_stays(ec: ExperimentController) -> None:
