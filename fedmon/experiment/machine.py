@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
-from rpds import HashTrieMap
+from rpds import HashTrieMap, HashTrieSet
 
 from fedmon.experiment import events
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition
@@ -125,7 +125,7 @@ class Change:
             resource = self.resources[want.guid]
             self.update(resource, sets=(*resource.sets, want.name))
         for guid in found.guids:
-            watching = self.watchers.get(guid, HashTrieMap()).insert(want.key, None)
+            watching = self.watchers.get(guid, HashTrieSet()).insert(want.key)
             self.watchers = self.watchers.insert(guid, watching)
         self.wants = self.wants.insert(want.key, replace(want, due=found.due))
 

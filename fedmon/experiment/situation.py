@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-from rpds import HashTrieMap
+from rpds import HashTrieMap, HashTrieSet
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, ActionVerb, Retry, Verb
@@ -154,7 +154,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     resources: HashTrieMap[int, Resource] = HashTrieMap()
     wants: HashTrieMap[WantKey, Want] = HashTrieMap()
-    watchers: HashTrieMap[int, HashTrieMap[WantKey, None]] = HashTrieMap()
+    watchers: HashTrieMap[int, HashTrieSet[WantKey]] = HashTrieMap()
     groups: HashTrieMap[int, Group] = HashTrieMap()
     level: FailureLevel = FailureLevel.OK
     level_reason: str = ""
