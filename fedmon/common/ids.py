@@ -130,7 +130,7 @@ def kept_researcher_id(folder: Path) -> str:
         raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None
     except (OSError, StorageError) as error:
         raise StorageError(
-            f"cannot keep the researcher id: {error}; or name another folder in FEDMON_RESEARCHER_FOLDER"
+            f"cannot keep the researcher id: {error}; FEDMON_RESEARCHER_FOLDER can name another folder"
         ) from None
 
 
