@@ -83,7 +83,7 @@ class _Reader:
         )
 
     def _checked(self, kind: Any, raw: object, where: str, *keys: str) -> Any:
-        """Return a value as one of a kind; ``keys`` are more that a table may have, for errors."""
+        """Return a value as one of a kind; ``keys`` follow those of its table in errors."""
         try:
             return msgspec.convert(raw, kind, strict=self._strict)
         except msgspec.ValidationError as error:
@@ -111,7 +111,7 @@ class _Reader:
             "set": [self._set(each, where) for each in sets],
             "attributes": {name: _value(value, f"{where}: {name}") for name, value in values.items()},
         }
-        found: ResourceDescription = self._checked(ResourceDescription, table, where, "which holds critical")
+        found: ResourceDescription = self._checked(ResourceDescription, table, where, "which holds the rest")
         return replace(found, conditions=tuple(conditions))
 
     def _members(self, raw: object, where: str) -> list[int]:

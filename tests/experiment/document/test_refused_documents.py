@@ -31,7 +31,7 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
     [
         ("a = 1\nb == 2", "line 2"),
         (f"{ONE}conect = [1]", "resource a.*known are: .*connect"),
-        (f"{ONE}critical = false", "unknown key 'critical'.*attributes, which holds critical"),
+        (f"{ONE}critical = false", "unknown key 'critical'.*attributes, which holds the rest"),
         ('[experiment]\nid = "e"\n[[resource]]\nname = "a"', "resource a.*type"),
         ('[experiment]\nid = "e"\n[resource]\ntype = "t"', "Expected a list, got a table - at 'resource'"),
         (f"{ONE}connect = ['b']", "resource a.*'b'.*known are: a"),
