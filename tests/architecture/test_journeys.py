@@ -36,7 +36,7 @@ BUDGETS = {
     "Ping": {"Researcher": 12, "Node": 11},
     "Sample": {"Node": 10, "Researcher": 11},
     "Experiment START": {"Researcher": 10},
-    "Run": {"Researcher": 20, "Node": 35},
+    "Run": {"Researcher": 20, "Node": 34},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
 COLLECTORS = "node/collectors"

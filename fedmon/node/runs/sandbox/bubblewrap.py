@@ -15,13 +15,13 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from fedmon.node.runs.folder import JobOrder
-from fedmon.node.runs.sandbox import kernel
+from fedmon.node.runs.sandbox import kernel, seccomp
 
 RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"  # noqa: S108 - the sandbox's own
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -74,18 +74,16 @@ def given(order: JobOrder) -> list[Given]:
     return found
 
 
-def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, seccomp: int) -> list[str]:
-    """Return bubblewrap's options; ``lies_at`` has the places of files that are not at their paths.
-
-    ``namespace`` and ``seccomp`` are descriptors.
-    """
+def options(order: JobOrder, *, namespace_at: int, filter_at: int) -> list[str]:
+    """Return bubblewrap's options, with the descriptors of a user namespace and of a filter of system calls."""
+    is_root = os.geteuid() == 0
     words = [
-        *("--userns", str(namespace)),
+        *("--userns", str(namespace_at)),
         # bubblewrap would leave that descriptor to the plan; one to block on it reads (which fails at once) and closes.
-        *("--block-fd", str(namespace)),
+        *("--block-fd", str(namespace_at)),
         *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
-        *("--add-seccomp-fd", str(seccomp)),
+        *("--add-seccomp-fd", str(filter_at)),
         # One file system with one size for all files of a job, semaphores and shared memory too. It comes first,
         # because an interpreter may lie below /tmp.
         *("--size", str(order.limits.tmp_bytes), "--tmpfs", TMP),
@@ -93,8 +91,8 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     for need in order.interpreter.needs:
         if Path(need).is_symlink():
             words += ["--symlink", str(Path(need).readlink()), need]
-    for each in given(order):
-        words += ["--ro-bind", lies_at.get(each.path, each.path), each.inside]
+    for number, each in enumerate(given(order)):
+        words += ["--ro-bind", f"{STAGE}/{number}" if is_root else each.path, each.inside]
     words += ["--proc", "/proc", *_covers(), "--dir", "/dev"]
     for device in (*DEVICES, *order.devices):
         words += ["--dev-bind-try", device, device]
@@ -114,7 +112,26 @@ def _covers() -> Iterator[str]:
             yield from ("--ro-bind", "/dev/null", str(path))
 
 
-def spare_user() -> int:
+def prepare(sources: Iterable[Given], *, memory_is_held: bool) -> tuple[int, bytes]:
+    """Make this process ready for bubblewrap; return the descriptor of its user namespace, and the plan's filter.
+
+    Root stages the files and becomes a user who owns nothing, if that one can read them. Raises OSError.
+    """
+    user, group, is_owner = os.geteuid(), os.getegid(), False
+    is_root = user == 0
+    if is_root:
+        user = group = _spare_user()
+        if is_owner := not _stage(sources, user=user, group=group):
+            user = group = 0
+    namespace = own_namespace(user, group)
+    if is_root:
+        _become_user(user, group)
+    else:
+        kernel.drop_capabilities()  # a node may have some to read counters, and bubblewrap refuses to run with them
+    return namespace, seccomp.assemble(seccomp.rules_for_namespaces(is_owner=is_owner, memory_is_held=memory_is_held))
+
+
+def _spare_user() -> int:
     """Return a user id that owns nothing on this machine, different for each living process."""
     chosen = _FIRST_SPARE + os.getpid()
     maps = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
@@ -131,7 +148,7 @@ def own_namespace(user: int, group: int) -> int:
 
     def become() -> None:
         if user != os.geteuid():
-            become_user(user, group)
+            _become_user(user, group)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # a change of user clears it, and then /proc/self belongs to root
 
     def settle() -> None:
@@ -144,7 +161,7 @@ def own_namespace(user: int, group: int) -> int:
     return _namespace(become, settle)
 
 
-def become_user(user: int, group: int) -> None:
+def _become_user(user: int, group: int) -> None:
     """Change to another user for good; needs root."""
     os.setgroups([])
     os.setresgid(group, group, group)
@@ -187,13 +204,8 @@ def _namespace(
         os.waitpid(child, 0)
 
 
-def staged_paths(sources: Iterable[Given]) -> dict[str, str]:
-    """Return the places of everything after `stage`."""
-    return {source.path: f"{STAGE}/{number}" for number, source in enumerate(sources)}
-
-
-def stage(sources: Iterable[Given], *, user: int, group: int) -> bool:
-    """Mount everything in a mount namespace of this process; return True if ``user`` can read all of it. For root.
+def _stage(sources: Iterable[Given], *, user: int, group: int) -> bool:
+    """Mount everything in a mount namespace of this process; return True if ``user`` can read all of it.
 
     That fails if a file system has no idmapped mounts and its files are not open to all users. Raises OSError for a
     missing file.

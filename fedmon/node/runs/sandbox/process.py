@@ -29,15 +29,11 @@ _MESSAGE_BYTES = select.PIPE_BUF
 
 
 class _Program(msgspec.Struct, frozen=True, kw_only=True):
-    """The program of the first process; ``confine`` is called in that process right before exec.
-
-    ``own`` has more descriptors by their numbers in the program; they are closed here once it runs.
-    """
+    """The program of the first process; ``confine`` is called in that process right before exec."""
 
     words: list[str]
     home: str
     confine: Callable[[], None]
-    own: Mapping[int, int] = {}
 
 
 def start(
@@ -62,9 +58,8 @@ def start(
     keeper = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(order, program, {**descriptors, **program.own}, tell, keeper, first)
-    for each in (tell, *program.own.values()):
-        os.close(each)
+        _become(order, program, descriptors, tell, keeper, first)
+    os.close(tell)
     cause = _heard(told, timeout_s)
     if cause is None:
         os.kill(child, signal.SIGKILL)
@@ -87,27 +82,21 @@ def _in_bubblewrap(order: JobOrder, *, memory_is_held: bool) -> _Program:
     bwrap = bubblewrap.program()
     if bwrap is None:
         raise StorageError("bubblewrap is no longer installed")
-    is_root = os.geteuid() == 0
-    user, group = os.geteuid(), os.getegid()
     sources = bubblewrap.given(order)
-    if is_root:
-        user = group = bubblewrap.spare_user()
     namespace_at, filter_at, words_at = 7, 8, 9
-    lies_at = bubblewrap.staged_paths(sources) if is_root else {}
-    words = bubblewrap.options(order, lies_at, namespace=namespace_at, seccomp=filter_at)
-    rules = seccomp.rules_for_namespaces(memory_is_held=memory_is_held)
+    options = bubblewrap.options(order, namespace_at=namespace_at, filter_at=filter_at)
+    words = b"".join(os.fsencode(word) + b"\0" for word in options)
 
     def confine() -> None:
-        nonlocal user, group
-        if is_root and not bubblewrap.stage(sources, user=user, group=group):
-            user, group = 0, 0
-            stricter = seccomp.rules_for_namespaces(is_owner=True, memory_is_held=memory_is_held)
-            os.dup2(kernel.sealed("filter", seccomp.assemble(stricter)), filter_at, inheritable=True)
-        os.dup2(_out_of_the_way(bubblewrap.own_namespace(user, group)), namespace_at, inheritable=True)
-        if is_root:
-            bubblewrap.become_user(user, group)
-        else:
-            kernel.drop_capabilities()  # a node may have some to read counters, and bubblewrap refuses to run with them
+        namespace, rules = bubblewrap.prepare(sources, memory_is_held=memory_is_held)
+        # In a file: the plan can read a command line, which would show the places of the data.
+        files = {
+            namespace_at: namespace,
+            filter_at: kernel.sealed("filter", rules),
+            words_at: kernel.sealed("options", words),
+        }
+        for number, each in [(number, _out_of_the_way(each)) for number, each in files.items()]:
+            os.dup2(each, number, inheritable=True)
         _limit(order, processes=order.limits.processes + order.sandbox_processes)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
@@ -115,11 +104,6 @@ def _in_bubblewrap(order: JobOrder, *, memory_is_held: bool) -> _Program:
         words=[bwrap, "--args", str(words_at), "--", *_interpreter(order, bubblewrap.RUNTIME)],
         home=bubblewrap.TMP,
         confine=confine,
-        own={
-            filter_at: kernel.sealed("filter", seccomp.assemble(rules)),
-            # In a file: the plan can read a command line, which would show the places of the data.
-            words_at: kernel.sealed("options", b"".join(os.fsencode(word) + b"\0" for word in words)),
-        },
     )
 
 
