@@ -144,7 +144,7 @@ class Ticks:
 
 
 class UserCalls:
-    """Calls objects of a program, plain or async, each for at most ``timeout_s``.
+    """Calls objects of a program: plain ones, and async ones for at most ``timeout_s``.
 
     One that fails is logged, and one that hangs is not called for a while.
     """
