@@ -38,8 +38,8 @@ Row = tuple[int, int, int, int]
 """Id, first and last sample, bytes of the body."""
 _TOGETHER = 200
 _NEW_MARK = (
-    "INSERT INTO mark (source, t, text) SELECT ?1, ?2, ?3 "
-    "WHERE NOT EXISTS (SELECT 1 FROM mark WHERE source = ?1 AND t = ?2 AND text = ?3)"
+    "INSERT INTO mark (source, t, text) SELECT ?, ?, ? "
+    "WHERE NOT EXISTS (SELECT 1 FROM mark WHERE source = ? AND t = ? AND text = ?)"
 )
 _COLUMNS = "first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body"
 
@@ -202,7 +202,7 @@ class RecordingJoin(Closing):
             for row in source.rows("SELECT first_seq, last_seq, reason FROM lost WHERE source = ?", (number,)):
                 self._into.run("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?)", (stream.source, *row))
             for t, text in source.rows("SELECT t, text FROM mark WHERE source = ? ORDER BY id", (number,)):
-                self._into.run(_NEW_MARK, (stream.source, t, text))
+                self._into.run(_NEW_MARK, (stream.source, t, text) * 2)
         return samples
 
     def _add_row(self, stream: Stream, row: tuple[Any, ...], *, check: bool) -> int:

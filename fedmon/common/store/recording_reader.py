@@ -29,12 +29,12 @@ _KNOWN_SERIES = 10_000
 CALENDAR = (0.0, 253_402_300_799.0)
 """The Unix times that have a date, from 1970 to 9999: samples of others count as damaged."""
 _SOURCES = (
-    "SELECT id, node_id, stream, boot FROM source WHERE (?1 IS NULL OR node_id = ?1) AND (?2 IS NULL OR stream = ?2) "
-    "AND (?3 IS NULL OR boot = ?3) ORDER BY node_id, stream, boot"
+    "SELECT id, node_id, stream, boot FROM source WHERE node_id = ifnull(?, node_id) AND stream = ifnull(?, stream) "
+    "AND boot = ifnull(?, boot) ORDER BY node_id, stream, boot"
 )
 _BATCHES = (
-    "SELECT first_seq, last_seq, body FROM batch WHERE source = ?1 AND last_seq >= ?2 AND first_seq <= ?3 "
-    "AND (?4 IS NULL OR high_t >= ?4) AND (?5 IS NULL OR low_t <= ?5) ORDER BY last_seq LIMIT ?6"
+    "SELECT first_seq, last_seq, body FROM batch WHERE source = ? AND last_seq >= ? AND first_seq <= ? "
+    "AND high_t >= ifnull(?, high_t) AND low_t <= ifnull(?, low_t) ORDER BY last_seq LIMIT ?"
 )
 
 

@@ -82,15 +82,15 @@ class GrantRegister:
             (grant.grant_id, grant.sha256, msgspec.json.encode(grant).decode(), time),
         )
         self._database.execute(
-            "UPDATE wishes SET is_open = 0 WHERE plan_id = (SELECT plan_id FROM plans WHERE sha256 = ?1) "
-            "AND (?2 IS NULL OR researcher_id IN (SELECT value FROM json_each(?2)))",
+            "UPDATE wishes SET is_open = 0 WHERE plan_id = (SELECT plan_id FROM plans WHERE sha256 = ?) "
+            "AND researcher_id IN (SELECT value FROM json_each(ifnull(?, json_array(researcher_id))))",
             (grant.sha256, None if grant.researchers is None else json.dumps(grant.researchers)),
         )
 
     def end(self, time: str, sha256: str | None = None) -> None:
         """End the grants of a plan, or of all plans, and close the requests for one that is rejected."""
         self._database.execute(
-            "UPDATE grants SET ended = ?1 WHERE ended IS NULL AND (?2 IS NULL OR sha256 = ?2)", (time, sha256)
+            "UPDATE grants SET ended = ? WHERE ended IS NULL AND sha256 = ifnull(?, sha256)", (time, sha256)
         )
         self._database.execute(
             "UPDATE wishes SET is_open = 0 WHERE plan_id = "
@@ -158,8 +158,8 @@ class GrantRegister:
         request = plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose
         # After a rejection or a reset a new request replaces those that were decided before.
         self._database.execute(
-            "DELETE FROM wishes WHERE plan_id = ?1 AND researcher_id = ?2 AND NOT is_open "
-            "AND EXISTS (SELECT * FROM plans WHERE plan_id = ?1 AND status != 'approved')",
+            "DELETE FROM wishes WHERE plan_id = ? AND researcher_id = ? AND NOT is_open "
+            "AND plan_id IN (SELECT plan_id FROM plans WHERE status != 'approved')",
             (plan_id, researcher_id),
         )
         again = (

@@ -448,10 +448,10 @@ class PlanRegister:
         plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, created, "
-            "modified, registered, last_action) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?8, ?9, ?8)",
+            "modified, registered, last_action) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?)",
             (
                 plan_id, name, description, digest, len(source), type_.value, researcher_id,
-                now, None if type_ is PlanType.REQUESTED else now,
+                now, now, None if type_ is PlanType.REQUESTED else now, now,
             ),
         )  # fmt: skip
         return self._by_id(plan_id)
@@ -459,8 +459,8 @@ class PlanRegister:
     def _set_status(self, sha256: str, status: str, note: str, time: str, grant: Grant | None) -> None:
         decided = None if status == PlanStatus.PENDING.value else time
         self._database.execute(
-            "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 WHERE sha256 = ?5",
-            (status, note, time, decided, sha256),
+            "UPDATE plans SET status = ?, note = ?, modified = ?, last_action = ?, decided = ? WHERE sha256 = ?",
+            (status, note, time, time, decided, sha256),
         )
         if grant is None:
             self.grants.end(time, sha256)

@@ -265,8 +265,8 @@ class Effects:
         """Drop the replies whose time is over, and of the refusals all but the latest; return how many."""
         self._new_refusals = 0
         return self._database.execute(
-            "DELETE FROM effects WHERE keep_until < ?1 OR rowid IN (SELECT rowid FROM effects WHERE content = '' "
-            "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?2)",
+            "DELETE FROM effects WHERE keep_until < ? OR rowid IN (SELECT rowid FROM effects WHERE content = '' "
+            "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?)",
             (timestamp(now or utc_now()), KEPT_REFUSALS),
         )
 

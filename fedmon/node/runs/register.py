@@ -125,8 +125,8 @@ class JobRegister:
     def of(self, researcher_id: str | None, *, offset: int, limit: int) -> list[JobRecord]:
         """Return jobs of a researcher, or of all with None, newest first."""
         rows = self._database.rows(
-            "SELECT job_id, job FROM runs WHERE ?1 IS NULL OR researcher_id = ?1 "
-            "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
+            "SELECT job_id, job FROM runs WHERE researcher_id = ifnull(?, researcher_id) "
+            "ORDER BY position DESC LIMIT ? OFFSET ?",
             (researcher_id, limit, offset),
         )
         return self._readable(rows)

@@ -171,7 +171,7 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
     # given plans that were asked for, of which one could not be read, and one was rejected
     insert = (
         "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, checked, problem, type, status, created, "
-        "modified, last_action) VALUES (?1, 'p', '', ?2, 1, 1, ?3, 'requested', ?4, ?5, ?5, ?5)"
+        "modified, last_action) SELECT ?, 'p', '', ?, 1, 1, ?, 'requested', ?, t, t, t FROM (SELECT ? AS t)"
     )
     digests = {digit: digit * 64 for digit in "abc"}
     with monkeypatch.context() as earlier:

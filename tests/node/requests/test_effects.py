@@ -84,8 +84,8 @@ def test_a_refusal_is_kept_for_a_day_though_its_request_expired_and_never_replac
 
 def test_refusals_are_bounded_and_replies_are_none_of_them(database: Database) -> None:
     many = (
-        "WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?1) "
-        "INSERT INTO effects SELECT 'r', 'refused-' || value, '', x'6e6f', ?2 FROM n"
+        "WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?) "
+        "INSERT INTO effects SELECT 'r', 'refused-' || value, '', x'6e6f', ? FROM n"
     )
     database.execute(many, (KEPT_REFUSALS, timestamp(seconds_from_now(60) + DAY)))
     effects = Effects(database)
