@@ -247,6 +247,7 @@ def test_each_loss_of_a_connection_and_its_return_are_warned_of(
     [
         ("general/status/a b", 1, "is not portable: letters, digits"),
         ("general/#", 1, "is not portable"),
+        ("general/\udcff", 1, "is not portable"),
         ("a/b/c/d/e/f/g", 1, "at most 6 levels"),
         ("general/status/a", MAX_PACKET_BYTES + 1, f"are over the limit of {MAX_PACKET_BYTES}"),
     ],
