@@ -238,17 +238,16 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
                     columns={key: [value] for key, value in sample.values.items()},
                     reasons=sample.reasons,
                 )
-            if isinstance(one, RunCost):
-                continue
-            yield AddScalar(
-                node_id=self.node_id,
-                researcher_id=self.researcher_id,
-                job_id=one.job_id,
-                metric=one.values,
-                iteration=one.step,
-                t=one.t,
-                number=one.number,
-            )
+            if isinstance(one, JobScalar):
+                yield AddScalar(
+                    node_id=self.node_id,
+                    researcher_id=self.researcher_id,
+                    job_id=one.job_id,
+                    metric=one.values,
+                    iteration=one.step,
+                    t=one.t,
+                    number=one.number,
+                )
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,8 +338,8 @@ class StopReply(Reply, frozen=True, kw_only=True, tag="stop"):
 class TracePiece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a job's output, from byte ``offset`` on.
 
-    ``size_bytes`` is the size of its output so far, ``skipped_bytes`` the number between the requested offset and
-    ``offset`` are not kept. ``next_offset`` is where to go on.
+    ``size_bytes`` is the size of its output so far. ``skipped_bytes`` between the requested offset and ``offset`` are
+    no longer kept. ``next_offset`` is where to go on.
     """
 
     offset: Count
@@ -354,7 +353,7 @@ class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
     """Jobs of this researcher; ``count`` is how many there are, and ``next_offset`` where the next page starts.
 
     A trace that the owner does not let leave is null, and ``withheld`` says why. ``result`` is null when it was not
-    asked for, there is none, or the node keeps it no more.
+    asked for, there is none, or the node no longer keeps it.
     """
 
     jobs: list[JobReport]

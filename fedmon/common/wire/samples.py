@@ -72,7 +72,7 @@ class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
     """One page of samples that were asked for again, in order, if the owner lets them leave.
 
     ``next_seq`` is the start of the next page, null when this one is the last. Requested samples below it that are not
-    here is gone for good. ``oldest_seq`` and ``last_seq`` bound the samples kept now, null when nothing of this boot.
+    here are lost. ``oldest_seq`` and ``last_seq`` bound the samples kept now, null if none of this boot are kept.
     """
 
     boot: Count
