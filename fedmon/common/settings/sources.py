@@ -14,7 +14,7 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.ids import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, PORTS, BrokerHost, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
-from fedmon.common.settings.values import NodeSettings, ResearcherSettings
+from fedmon.common.settings.values import ANY_NAME, NodeSettings, ResearcherSettings
 
 NODE_FILE = "node.toml"
 RESEARCHER_FILE = "researcher.toml"
@@ -104,9 +104,7 @@ def _sections(
         if not isinstance(values, dict):
             raise SettingsError(f"{path}: {section} is outside of a section; sections are {', '.join(found)}")
         for name, value in values.items():
-            key = keys.get((section, name)) or next(
-                (k for k in keys.values() if k.section == section and k.is_any_name), None
-            )
+            key = keys.get((section, name)) or keys.get((section, ANY_NAME))
             if key is None:
                 names = [known for of, known in keys if of == section]
                 raise SettingsError(f"{path}: unknown key {name!r} in [{section}]{_instead(name, names)}")
