@@ -113,7 +113,7 @@ class NodeProcess:
 
     def command(self) -> list[str]:
         """Return the words that start the node."""
-        return [sys.executable, "-m", *self._program, "--dir", str(self.folder)]
+        return [sys.executable, "-P", "-m", *self._program, "--dir", str(self.folder)]
 
     def start(self) -> None:
         """Start the node; returns before it is online."""

@@ -45,7 +45,11 @@ def folder(tmp_path: Path, lasting_broker: Broker) -> Path:
     return made_folder(tmp_path / "n", node_id="hospital-b", url=lasting_broker.url)
 
 
-def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Broker) -> None:
+def test_a_node_starts_says_how_it_is_and_stops(
+    folder: Path, lasting_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "queue.py").write_text("raise SystemExit('imported from the folder where a node was started')")
     with NodeProcess(folder, by_verb=True) as process, Program() as bystander:
         process.wait_online()
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
@@ -59,7 +63,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
         exit_code, is_spared = process.wait(60.0), bystander.tell("burn 0") == ""
 
     # Nothing of the command line stays in the memory of the daemon.
-    assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
+    assert command[1:6] == [b"-P", b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
     assert "pydantic" not in libraries
     assert (status["running"], status["live"]["pid"], status["broker"]) == (True, process.pid, lasting_broker.url)
     assert f"running, pid {process.pid}, started " in screen

@@ -132,8 +132,8 @@ def start(
     shell.emit({**document, "obeys_nobody": not settings.policy.researchers, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
-    command = [sys.executable, "-m", "fedmon.node.daemon", "--dir", str(folder.path), "--log-level", log_level.upper()]
-    os.execv(sys.executable, command)  # noqa: S606 - an argument list; there is no shell to be had
+    command = [sys.executable, "-P", "-m", "fedmon.node.daemon", "--dir", str(folder.path)]
+    os.execv(sys.executable, [*command, "--log-level", log_level.upper()])  # noqa: S606 - an argument list; there is no shell to be had
 
 
 @verb(app, "status")
