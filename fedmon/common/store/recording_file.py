@@ -113,7 +113,7 @@ class RecordingFile:
         """Close the file; safe to call twice. Unless others use it, it needs no log beside it from then on."""
         if not self.read_only:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA journal_mode = DELETE")
+                self._connection.executescript("PRAGMA busy_timeout = 0; PRAGMA journal_mode = DELETE")
         self._connection.close()
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -145,7 +145,9 @@ class RecordingFile:
         if self._connection.in_transaction:
             yield
             return
-        self.run("PRAGMA journal_mode = WAL")  # a closed recording has no log, and gets none while a reader holds it
+        # A closed recording has no log, and as long as a reader holds it, it gets none.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._connection.execute("PRAGMA journal_mode = WAL")
         self.run("BEGIN IMMEDIATE")
         try:
             yield
