@@ -74,7 +74,7 @@ def given(order: JobOrder) -> list[Given]:
     return found
 
 
-def options(order: JobOrder, *, namespace_at: int, filter_at: int) -> list[str]:
+def options(order: JobOrder, sources: Iterable[Given], *, namespace_at: int, filter_at: int) -> list[str]:
     """Return bubblewrap's options, with the descriptors of a user namespace and of a filter of system calls."""
     is_root = os.geteuid() == 0
     words = [
@@ -91,7 +91,7 @@ def options(order: JobOrder, *, namespace_at: int, filter_at: int) -> list[str]:
     for need in order.interpreter.needs:
         if Path(need).is_symlink():
             words += ["--symlink", str(Path(need).readlink()), need]
-    for number, each in enumerate(given(order)):
+    for number, each in enumerate(sources):
         words += ["--ro-bind", f"{STAGE}/{number}" if is_root else each.path, each.inside]
     words += ["--proc", "/proc", *_covers(), "--dir", "/dev"]
     for device in (*DEVICES, *order.devices):

@@ -84,19 +84,17 @@ def _in_bubblewrap(order: JobOrder, *, memory_is_held: bool) -> _Program:
         raise StorageError("bubblewrap is no longer installed")
     sources = bubblewrap.given(order)
     namespace_at, filter_at, words_at = 7, 8, 9
-    options = bubblewrap.options(order, namespace_at=namespace_at, filter_at=filter_at)
-    words = b"".join(os.fsencode(word) + b"\0" for word in options)
+    words = bubblewrap.options(order, sources, namespace_at=namespace_at, filter_at=filter_at)
 
     def confine() -> None:
         namespace, rules = bubblewrap.prepare(sources, memory_is_held=memory_is_held)
-        # In a file: the plan can read a command line, which would show the places of the data.
-        files = {
+        own = {
             namespace_at: namespace,
             filter_at: kernel.sealed("filter", rules),
-            words_at: kernel.sealed("options", words),
+            # In a file: the plan can read a command line, which would show the places of the data.
+            words_at: kernel.sealed("options", b"".join(os.fsencode(word) + b"\0" for word in words)),
         }
-        for number, each in [(number, _out_of_the_way(each)) for number, each in files.items()]:
-            os.dup2(each, number, inheritable=True)
+        _number(own)
         _limit(order, processes=order.limits.processes + order.sandbox_processes)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
@@ -154,11 +152,9 @@ def _become(
         os.setsid()
         first()
         tell = _out_of_the_way(tell)
-        moved = {number: _out_of_the_way(given) for number, given in descriptors.items()}
         _forget_signals()
         kernel.close_on_exec()
-        for number, given in moved.items():
-            os.dup2(given, number, inheritable=True)
+        _number(descriptors)
         program.confine()
         # Again: a change of user clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -214,6 +210,12 @@ def _forget_signals() -> None:
         with suppress(OSError):  # SIGKILL and SIGSTOP have no handler
             signal.signal(each, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _number(descriptors: Mapping[int, int]) -> None:
+    """Give descriptors the numbers by which the program gets them."""
+    for number, given in [(number, _out_of_the_way(given)) for number, given in descriptors.items()]:
+        os.dup2(given, number, inheritable=True)
 
 
 def _out_of_the_way(descriptor: int) -> int:
