@@ -62,6 +62,8 @@ def lay_out(folder: Path, *, python: str | None = None) -> None:
     for path, source in wanted.items():
         if not path.is_file() or path.read_bytes() != source.read_bytes():
             write_whole(path, source.read_bytes(), mode=0o644)
+    for path in set((folder / "fedmon").rglob("*.py")).difference(wanted):
+        path.unlink()
     if python is not None:
         command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
         # Without compiled files Python reads the sources each time.

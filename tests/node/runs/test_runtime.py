@@ -49,6 +49,7 @@ def test_a_second_time_it_replaces_what_differs_and_leaves_what_is_the_same(tmp_
     same, other = tmp_path / "fedmon/plan/frames.py", tmp_path / "fedmon/plan/values.py"
     number = same.stat().st_ino
     other.write_text("raise SystemExit\n")
+    (tmp_path / "fedmon/plan/gone.py").write_text("")
 
     with other.open() as reader:
         lay_out(tmp_path)
@@ -56,6 +57,7 @@ def test_a_second_time_it_replaces_what_differs_and_leaves_what_is_the_same(tmp_
 
     assert same.stat().st_ino == number
     assert "class ValuesWalk" in other.read_text()
+    assert not (tmp_path / "fedmon/plan/gone.py").exists()
 
 
 def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_be_is_an_error(tmp_path: Path) -> None:
