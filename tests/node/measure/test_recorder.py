@@ -222,7 +222,7 @@ def test_a_file_that_was_moved_away_is_no_foreign_one(path: Path) -> None:
         wait_until(lambda: recorder.ready)
         path.rename(path.with_name("elsewhere"))
 
-        wait_until(lambda: recorder.problem)
+        assert str(path) in wait_until(lambda: recorder.problem)
         assert recorder.foreign == ""
 
 
